@@ -1,0 +1,1 @@
+"""Near-best GPU kernel configurations in microseconds."""

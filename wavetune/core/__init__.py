@@ -1,0 +1,1 @@
+"""Vocabulary shared by every layer: problems, configurations, architectures. Standard library only."""

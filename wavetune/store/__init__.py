@@ -1,0 +1,1 @@
+"""Measurements: one record, many in columns, in SQLite, in CSV."""
