@@ -1,1 +1,1 @@
-"""TODO."""
+"""From measurements to a latency model: forms, correction, survivors, cells."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Points to measurements: on a GPU, or replayed from a recording."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Which points to measure: the wave structure of each configuration, and realistic layers."""

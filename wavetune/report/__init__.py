@@ -1,1 +1,1 @@
-"""TODO."""
+"""How good the answers are, in numbers and pictures."""

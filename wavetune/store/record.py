@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from wavetune.core.config import KernelConfig
-from wavetune.core.problem import Problem
+from wavetune.core.problem import GemmProblem, Problem
+from wavetune.errors import ProblemError
 
 
 class Status(StrEnum):
@@ -20,6 +21,40 @@ class Status(StrEnum):
     WRONG_RESULT = "wrong_result"
     OUT_OF_MEMORY = "out_of_memory"
     ILLEGAL = "illegal"
+    NOT_RECORDED = "not_recorded"
+
+
+def make_problem(kernel: str, dims: tuple[int, ...], dtype: str, layout: str = "nk", alignment: int = 16) -> Problem:
+    """Build the problem that a stored row names.
+
+    Raises
+    ------
+    ProblemError
+        If the family is unknown, or a size or an option is impossible.
+    """
+    if kernel != "gemm" or len(dims) != 3:
+        raise ProblemError(f"cannot rebuild a problem of kernel {kernel!r} with sizes {dims}")
+    m, n, k = dims
+    return GemmProblem(m, n, k, dtype, layout, alignment)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement to make.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to compute.
+    config : KernelConfig
+        How.
+    stratum : str
+        Which part of the plan asks for it.
+    """
+
+    problem: Problem
+    config: KernelConfig
+    stratum: str
 
 
 @dataclass(frozen=True, slots=True)

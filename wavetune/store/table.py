@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from wavetune.core.config import KernelSpec
+from wavetune.core.config import KernelConfig, KernelSpec
 from wavetune.errors import MeasurementError
 from wavetune.store.record import CompiledConfig
 
@@ -117,10 +117,12 @@ def concatenate(tables: Sequence[MeasurementTable]) -> MeasurementTable:
     for table in tables[1:]:
         for name in ("dtype", "layout"):
             if getattr(table, name) != getattr(first, name):
-                raise MeasurementError(f"cannot join tables of {name} {getattr(first, name)} and {getattr(table, name)}")
+                raise MeasurementError(
+                    f"cannot join tables of {name} {getattr(first, name)} and {getattr(table, name)}"
+                )
         if table.spec != first.spec:
             raise MeasurementError(f"cannot join tables of {first.spec.name} and {table.spec.name}")
-    compiled = {}
+    compiled: dict[KernelConfig, CompiledConfig] = {}
     for table in tables:
         for entry in table.configs:
             known = compiled.setdefault(entry.config, entry)
@@ -141,6 +143,6 @@ def concatenate(tables: Sequence[MeasurementTable]) -> MeasurementTable:
     )
 
 
-def sort_configs(configs: object) -> tuple[CompiledConfig, ...]:
+def sort_configs(configs: Iterable[CompiledConfig]) -> tuple[CompiledConfig, ...]:
     """Order configurations by their field values: the one order used in tables and files."""
-    return tuple(sorted(configs, key=lambda entry: tuple((str(type(v)), v) for v in entry.config.values())))  # type: ignore[call-overload,no-any-return]
+    return tuple(sorted(configs, key=lambda entry: tuple((str(type(v)), v) for v in entry.config.values())))

@@ -1,0 +1,329 @@
+"""The estimator: measurements in, forms, survivors and cells out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted
+
+from wavetune.core.arch import find_arch
+from wavetune.core.config import KernelSpec, find_kernel_spec
+from wavetune.core.dtype import find_dtype
+from wavetune.errors import ConfigError, FitError
+from wavetune.fit.correction import ResidualCorrection
+from wavetune.fit.encoding import decode_matrix, encode_table, feature_columns
+from wavetune.fit.lattice import (
+    CORNERS,
+    PROBES,
+    Lattice,
+    cells_around,
+    choose_candidates,
+    sample_cells,
+)
+from wavetune.fit.points import GemmGeometry
+from wavetune.fit.selection import CONTENDER_RATIO, broad_sample, greedy_cover
+from wavetune.fit.solver import fit_forms
+from wavetune.store.table import BoolArray, FloatArray, IntArray, MeasurementTable
+
+EXHAUSTIVE_FORM_WEIGHT = 2.0
+EXHAUSTIVE_CORRECTION_WEIGHT = 4.0
+"""How much more a row of a realistic problem counts than a wave-structured one: in a form (the square enters the sum),
+and in the correction. Real shapes matter more than more anchors; of 1, 2 and 4, these picked best on held-out layers
+(H200, 2026-11)."""
+
+COMPETITIVE_POWER = 2.0
+"""Rows of the correction are weighted by (best form / this form) ** 2: only near-best configurations must be right."""
+
+N_BROAD = 1200
+"""Problems of the broad sample that survivors are chosen on."""
+
+
+@dataclass(frozen=True)
+class _Training:
+    """The training rows, mapped."""
+
+    geometry: GemmGeometry
+    dims: IntArray
+    config_index: IntArray
+    latency_us: FloatArray
+    weight: FloatArray
+    exhaustive: BoolArray
+
+
+class WaveLatencyModel(RegressorMixin, BaseEstimator):
+    """Wave-aware bilinear latency of a family of launch configurations.
+
+    For each configuration, with W waves, D CTAs on the busiest SM, G CTAs in all, L loop trips and S SMs,
+
+        latency_us = (launch + (wave + wave_trip L) W + depth_trip L D + (work + work_trip L) G / S
+                      + compulsory C + reread R + workspace P + sustained F) * factor(cell)
+
+    Coefficients are non-negative; their units are in `wavetune.waves.terms.TERM_UNITS`. Inside a wave regime, where
+    W and D are constant, the form is bilinear in G and L. The factor is 1 unless rows of realistic problems were given
+    (``exhaustive``); it is constant in each cell and known for the surviving configurations only.
+
+    Parameters
+    ----------
+    kernel : str, default="gemm"
+        Kernel family.
+    dtype : str, default="bf16"
+        Element type.
+    arch : str, default="nvidia-h200"
+        GPU that was measured.
+    n_configs : int, default=24
+        Most configurations that survive, 16 to 32 being sensible: eight cover 98.8 % of the recorded H200 sweep and
+        sixteen 99.8 %, while each costs time in a decision where all forms are asked.
+    bound_log2 : float, default=2.0
+        Cells are made up to this many octaves from a measured problem.
+    random_state : int, default=0
+        Seed of everything random; equal seeds give equal fits.
+
+    Attributes
+    ----------
+    configs_ : tuple of CompiledConfig
+        Every configuration that was fitted.
+    coefficients_ : ndarray of shape (n_fitted, n_terms)
+        Its form.
+    survivors_ : tuple of int
+        Indices into ``configs_`` of the configurations that ever win, in table order.
+    default_ : int
+        The single best of ``survivors_`` over realistic problems; index into ``configs_``.
+    lattice_ : Lattice
+        Cells; columns in the order of ``survivors_``.
+    measured_dims_ : ndarray of shape (n_problems, n_dims)
+        Distinct problems that were measured.
+    too_few_rows_ : tuple of CompiledConfig
+        Configurations that were left out, because they had too few rows.
+    """
+
+    def __init__(
+        self,
+        kernel: str = "gemm",
+        dtype: str = "bf16",
+        arch: str = "nvidia-h200",
+        n_configs: int = 24,
+        bound_log2: float = 2.0,
+        random_state: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.dtype = dtype
+        self.arch = arch
+        self.n_configs = n_configs
+        self.bound_log2 = bound_log2
+        self.random_state = random_state
+
+    @property
+    def spec(self) -> KernelSpec:
+        """The kernel family's fields."""
+        return find_kernel_spec(self.kernel)
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, exhaustive: Any = None
+    ) -> WaveLatencyModel:
+        """Fit to measurements.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            Columns as in `wavetune.fit.encoding.feature_columns`.
+        y : array-like of shape (n_rows,)
+            Latencies, microseconds.
+        sample_weight : array-like of shape (n_rows,), optional
+            Weight of each row.
+        exhaustive : array-like of bool of shape (n_rows,), optional
+            Rows of sweeps over realistic problems; none if not given.
+
+        Returns
+        -------
+        WaveLatencyModel
+            This estimator.
+
+        Raises
+        ------
+        FitError
+            If the rows are not enough to fit two configurations, or a parameter is out of range.
+        """
+        if self.n_configs < 1 or self.bound_log2 < 0:
+            raise FitError(f"n_configs must be at least 1 and bound_log2 at least 0, got {self.n_configs}, {self.bound_log2}")
+        x = check_array(X, dtype=np.float64)
+        latency = check_array(y, dtype=np.float64, ensure_2d=False)
+        check_consistent_length(x, latency)
+        n_columns = len(feature_columns(self.spec))
+        if x.shape[1] != n_columns:
+            raise FitError(f"X must have the {n_columns} columns {', '.join(feature_columns(self.spec))}")
+        if np.any(latency <= 0):
+            raise FitError("latencies must be positive")
+        self.n_features_in_ = x.shape[1]
+        dims, configs, index = decode_matrix(x, self.spec)
+        marks = np.zeros(len(x), dtype=np.bool_) if exhaustive is None else np.asarray(exhaustive, dtype=np.bool_)
+        weight = np.ones(len(x)) if sample_weight is None else check_array(sample_weight, dtype=np.float64, ensure_2d=False)
+        geometry = GemmGeometry(configs, find_arch(self.arch), find_dtype(self.dtype))
+        self._fit(_Training(geometry, dims, index, latency, weight, marks))
+        return self
+
+    def fit_table(self, table: MeasurementTable, sample_weight: Any = None) -> WaveLatencyModel:
+        """Fit to a table of measurements; see `fit`."""
+        return self.fit(encode_table(table), table.latency_us, sample_weight, table.exhaustive)
+
+    def predict(self, X: Any) -> FloatArray:
+        """Predict latencies in microseconds, shape (n_rows,).
+
+        What the tables built from this model say: survivors with the correction of their cell, other configurations
+        by their form alone.
+
+        Raises
+        ------
+        ConfigError
+            If a configuration was never fitted.
+        """
+        check_is_fitted(self, "coefficients_")
+        x = check_array(X, dtype=np.float64)
+        dims, configs, index = decode_matrix(x, self.spec)
+        known = {entry.config: position for position, entry in enumerate(self.configs_)}
+        for entry in configs:
+            if entry.config not in known:
+                raise ConfigError(f"{entry.config} was not among the fitted configurations")
+        fitted = np.array([known[entry.config] for entry in configs], dtype=np.int64)[index]
+        return self._form_latency(dims, fitted) * self._factor(dims, fitted)
+
+    def predict_problems(self, dims: IntArray) -> FloatArray:
+        """Predict the survivors on whole problems, shape (n_problems, n_survivors), microseconds."""
+        check_is_fitted(self, "coefficients_")
+        survivors = np.array(self.survivors_, dtype=np.int64)
+        rows = np.repeat(dims, len(survivors), axis=0)
+        fitted = np.tile(survivors, len(dims))
+        return (self._form_latency(rows, fitted) * self._factor(rows, fitted)).reshape(len(dims), -1)
+
+    def is_measured_range(self, dims: IntArray) -> BoolArray:
+        """Tell which problems are inside the measured range: within ``bound_log2`` of a measured one."""
+        check_is_fitted(self, "coefficients_")
+        return self.lattice_.find(dims) >= 0
+
+    def _fit(self, training: _Training) -> None:
+        points = training.geometry.points(training.dims, training.config_index)
+        terms = points.terms()
+        form_weight = training.weight * np.where(training.exhaustive, EXHAUSTIVE_FORM_WEIGHT, 1.0)
+        n_all = len(training.geometry.configs)
+        coefficients = fit_forms(terms, training.latency_us, form_weight, training.config_index, n_all)
+        fitted = np.flatnonzero(~np.isnan(coefficients[:, 0]))
+        if len(fitted) < 1:
+            raise FitError("no configuration has enough rows to be fitted; measure more points for each")
+        all_configs = training.geometry.configs
+        self.too_few_rows_ = tuple(all_configs[i] for i in range(n_all) if i not in set(fitted.tolist()))
+        self.configs_ = tuple(all_configs[i] for i in fitted)
+        self.coefficients_ = coefficients[fitted]
+        self._geometry = GemmGeometry(self.configs_, training.geometry.arch, training.geometry.dtype)
+        self.measured_dims_ = np.unique(training.dims, axis=0)
+        renumber = np.full(n_all, -1, dtype=np.int64)
+        renumber[fitted] = np.arange(len(fitted))
+        index = renumber[training.config_index]
+        kept = index >= 0
+
+        sample = broad_sample(self._realistic_ranges(training), N_BROAD, self.random_state)
+        form_sample = self._all_forms(sample)
+        correction = None
+        if np.any(training.exhaustive & kept):
+            form = np.einsum("ij,ij->i", terms[kept], self.coefficients_[index[kept]])
+            weight = training.weight[kept] * np.where(training.exhaustive[kept], EXHAUSTIVE_CORRECTION_WEIGHT, 1.0)
+            weight *= self._competitiveness(training.dims[kept], form, form_sample)
+            residual = np.log(training.latency_us[kept] / form)
+            kept_points = self._geometry.points(training.dims[kept], index[kept])
+            correction = ResidualCorrection(self.random_state).fit(kept_points, residual, weight)
+        self._select(training, renumber, sample, form_sample, correction)
+        self._distil(correction)
+
+    def _realistic_ranges(self, training: _Training) -> list[tuple[int, int]]:
+        rows = training.dims[training.exhaustive] if training.exhaustive.any() else training.dims
+        low, high = np.percentile(np.unique(rows, axis=0), (2, 98), axis=0)
+        return [(max(1, int(a)), max(1, int(b))) for a, b in zip(low, high, strict=True)]
+
+    def _all_forms(self, dims: IntArray) -> FloatArray:
+        terms = self._geometry.grid(dims).terms().reshape(len(dims), len(self.configs_), -1)
+        return np.einsum("pct,ct->pc", terms, self.coefficients_)
+
+    def _competitiveness(self, dims: IntArray, form: FloatArray, form_sample: FloatArray) -> FloatArray:
+        """Weight rows by how near the best form they are; the best is sought among frequent winners only."""
+        winners = np.array(greedy_cover(form_sample, np.ones(len(form_sample)), 32), dtype=np.int64)
+        problems, inverse = np.unique(dims, axis=0, return_inverse=True)
+        rows, columns = np.repeat(problems, len(winners), axis=0), np.tile(winners, len(problems))
+        best = self._form_latency(rows, columns).reshape(len(problems), -1).min(axis=1)
+        ratio = best[inverse.reshape(-1)] / form
+        return np.clip(ratio, 0.01, 1.0) ** COMPETITIVE_POWER
+
+    def _select(
+        self,
+        training: _Training,
+        renumber: IntArray,
+        sample: IntArray,
+        form_sample: FloatArray,
+        correction: ResidualCorrection | None,
+    ) -> None:
+        """Choose survivors and the default on the broad sample and on measured problems."""
+        predicted = np.full(form_sample.shape, np.inf)
+        rows, columns = np.nonzero(form_sample <= CONTENDER_RATIO * form_sample.min(axis=1, keepdims=True))
+        predicted[rows, columns] = form_sample[rows, columns]
+        if correction is not None:
+            predicted[rows, columns] *= np.exp(correction.predict(self._geometry.points(sample[rows], columns)))
+        latency, weight = predicted, np.ones(len(predicted))
+        whole = form_sample
+        measured = self._measured_matrix(training, renumber)
+        if measured is not None:
+            latency = np.vstack([predicted, measured])
+            # Measured and predicted problems count alike in total: the measured are certain, the predicted are broad.
+            weight = np.concatenate([weight, np.full(len(measured), len(predicted) / len(measured))])
+            whole = measured
+        default = int(np.argmin(np.nanmean(np.log(whole / np.nanmin(whole, axis=1)[:, None]), axis=0)))
+        chosen = greedy_cover(latency, weight, max(1, self.n_configs - 1))
+        # The default is always a candidate, also where something else wins everywhere.
+        self.survivors_ = tuple(sorted({*chosen, default}))
+        self.default_ = default
+
+    def _measured_matrix(self, training: _Training, renumber: IntArray) -> FloatArray | None:
+        """Arrange realistic problems that were measured with every fitted configuration, or None."""
+        index = renumber[training.config_index]
+        rows = training.exhaustive & (index >= 0)
+        if not rows.any():
+            return None
+        problems, inverse = np.unique(training.dims[rows], axis=0, return_inverse=True)
+        matrix = np.full((len(problems), len(self.configs_)), np.nan)
+        matrix[inverse.reshape(-1), index[rows]] = training.latency_us[rows]
+        complete = ~np.isnan(matrix).any(axis=1)
+        return matrix[complete] if complete.any() else None
+
+    def _distil(self, correction: ResidualCorrection | None) -> None:
+        survivors = np.array(self.survivors_, dtype=np.int64)
+        cells = cells_around(self.measured_dims_, self.bound_log2)
+        permille = np.zeros((len(cells), len(survivors)), dtype=np.int64)
+        if correction is not None:
+            samples = sample_cells(cells, CORNERS)
+            per_cell = samples.shape[1]
+            flat = samples.reshape(-1, samples.shape[2])
+            for column, survivor in enumerate(survivors):
+                log_factor = correction.predict(self._geometry.points(flat, np.full(len(flat), survivor)))
+                permille[:, column] = np.rint(1000.0 * log_factor.reshape(-1, per_cell).mean(axis=1))
+        probes = sample_cells(cells, PROBES)
+        per_cell = probes.shape[1]
+        flat = probes.reshape(-1, probes.shape[2])
+        form = np.stack(
+            [self._form_latency(flat, np.full(len(flat), survivor)) for survivor in survivors], axis=1
+        ).reshape(len(cells), per_cell, -1)
+        corrected = form * np.exp(permille / 1000.0)[:, None, :]
+        self.lattice_ = Lattice(cells, permille, tuple(choose_candidates(latency) for latency in corrected))
+
+    def _form_latency(self, dims: IntArray, config_index: IntArray) -> FloatArray:
+        terms = self._geometry.points(dims, config_index).terms()
+        return np.einsum("ij,ij->i", terms, self.coefficients_[config_index])
+
+    def _factor(self, dims: IntArray, config_index: IntArray) -> FloatArray:
+        cell = self.lattice_.find(dims)
+        column = np.full(len(self.configs_), -1, dtype=np.int64)
+        column[list(self.survivors_)] = np.arange(len(self.survivors_))
+        survivor = column[config_index]
+        known = (cell >= 0) & (survivor >= 0)
+        factor = np.ones(len(dims))
+        factor[known] = np.exp(self.lattice_.correction_permille[cell[known], survivor[known]] / 1000.0)
+        return factor
+

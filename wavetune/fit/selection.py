@@ -1,0 +1,76 @@
+"""Which configurations survive: the few that ever win."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wavetune.store.table import FloatArray, IntArray
+
+CONTENDER_RATIO = 1.3
+"""A configuration whose form is slower than the best form by more than this is no contender on that problem.
+Forms alone are right within 10 % on near-best configurations (H200, 2026-11)."""
+
+SIZE_STEP = 64
+"""Realistic n and k are multiples of 64: head sizes, tile sizes and tensor-parallel splits of public models."""
+
+
+def broad_sample(ranges: Sequence[tuple[int, int]], n_problems: int, random_state: int) -> IntArray:
+    """Draw realistic GEMM problems, log-uniform over the measured range.
+
+    Half of the m are powers of two (as serving engines pad batches), n and k are multiples of `SIZE_STEP`.
+
+    Returns
+    -------
+    ndarray of shape (n_problems, 3)
+        Deterministic for a given ``random_state``.
+    """
+    rng = np.random.default_rng(random_state)
+    columns = []
+    for axis, (low, high) in enumerate(ranges):
+        exponent = rng.uniform(np.log2(low), np.log2(high), n_problems)
+        if axis == 0:
+            padded = rng.random(n_problems) < 0.5
+            size = np.exp2(np.where(padded, np.round(exponent), exponent))
+        else:
+            size = np.round(np.exp2(exponent) / SIZE_STEP) * SIZE_STEP
+        columns.append(np.clip(size, low, high).astype(np.int64))
+    return np.stack(columns, axis=1)
+
+
+def greedy_cover(latency_us: FloatArray, weight: FloatArray, n_configs: int, first: Sequence[int] = ()) -> list[int]:
+    """Choose configurations that together are near the best on every problem.
+
+    Adds, one by one, the configuration that lowers the weighted mean of ``log(best chosen / best)`` most.
+
+    Parameters
+    ----------
+    latency_us : ndarray of shape (n_problems, n_candidates)
+        Measured or predicted; NaN or inf where unknown.
+    weight : ndarray of shape (n_problems,)
+        Weight of each problem.
+    n_configs : int
+        Most configurations to choose.
+    first : sequence of int, optional
+        Configurations that are in from the start.
+
+    Returns
+    -------
+    list of int
+        Columns in the order they were added; stops early when nothing is left to gain.
+    """
+    with np.errstate(invalid="ignore"):
+        regret = np.log(latency_us / np.nanmin(np.where(np.isfinite(latency_us), latency_us, np.nan), axis=1)[:, None])
+    worst = 3.0
+    regret = np.where(np.isfinite(regret), np.minimum(regret, worst), worst)
+    chosen = list(first)
+    current = regret[:, chosen].min(axis=1) if chosen else np.full(len(regret), worst)
+    while len(chosen) < min(n_configs, regret.shape[1]):
+        gain = weight @ np.maximum(current[:, None] - regret, 0.0)
+        best = int(np.argmax(gain))
+        if gain[best] <= 1e-6 * weight.sum():
+            break
+        chosen.append(best)
+        current = np.minimum(current, regret[:, best])
+    return chosen

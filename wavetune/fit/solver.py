@@ -1,0 +1,82 @@
+"""Fit the forms: one robust, non-negative least squares for each configuration.
+
+Residuals are relative (each row is divided by its latency), so a 10 us launch counts as much as a 1 ms launch.
+Non-negative coefficients keep every prediction positive and non-decreasing in work, also far beyond the data.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import nnls
+
+from wavetune.store.table import FloatArray, IntArray
+
+ROBUST_ROUNDS = 2
+"""Reweighting rounds. Coefficients of the recorded H200 sweeps stop moving after two."""
+
+OUTLIER_SCALES = 3.0
+"""Residuals beyond this many robust standard deviations lose weight in proportion (Huber's weights)."""
+
+SCALE_FLOOR = 0.01
+"""Relative: readings repeat within 1 to 2.5 % (H200, 2026-11), so a smaller scale would be fitted noise."""
+
+MAD_TO_SIGMA = 1.4826
+"""Standard deviation over median absolute deviation of a normal distribution."""
+
+
+def fit_form(terms: FloatArray, latency_us: FloatArray, weight: FloatArray) -> FloatArray:
+    """Fit one configuration.
+
+    Parameters
+    ----------
+    terms : ndarray of shape (n_rows, n_terms)
+        Non-negative design matrix.
+    latency_us : ndarray of shape (n_rows,)
+        Positive latencies, microseconds.
+    weight : ndarray of shape (n_rows,)
+        Positive weight of each relative residual.
+
+    Returns
+    -------
+    ndarray of shape (n_terms,)
+        Non-negative coefficients; deterministic.
+    """
+    relative = terms / latency_us[:, None]
+    # NNLS works best on columns of similar size: milliseconds of GFLOP beside single trips.
+    scale = np.sqrt(np.mean(np.square(relative), axis=0))
+    scale[scale == 0.0] = 1.0
+    relative = relative / scale
+    robust = np.ones(len(latency_us))
+    coefficients = np.zeros(terms.shape[1])
+    for _ in range(1 + ROBUST_ROUNDS):
+        root = np.sqrt(robust) * weight
+        coefficients, _ = nnls(relative * root[:, None], root)
+        residual = np.abs(np.log(np.maximum(relative @ coefficients, 1e-3)))
+        sigma = MAD_TO_SIGMA * float(np.median(residual)) + SCALE_FLOOR
+        robust = 1.0 / np.maximum(1.0, residual / (OUTLIER_SCALES * sigma))
+    return coefficients / scale
+
+
+def fit_forms(
+    terms: FloatArray, latency_us: FloatArray, weight: FloatArray, config_index: IntArray, n_configs: int
+) -> FloatArray:
+    """Fit every configuration on its own rows.
+
+    Returns
+    -------
+    ndarray of shape (n_configs, n_terms)
+        Coefficients; NaN for a configuration with fewer than `MIN_ROWS` rows.
+    """
+    coefficients = np.full((n_configs, terms.shape[1]), np.nan)
+    order = np.argsort(config_index, kind="stable")
+    bounds = np.searchsorted(config_index[order], np.arange(n_configs + 1))
+    for index in range(n_configs):
+        rows = order[bounds[index] : bounds[index + 1]]
+        if len(rows) >= MIN_ROWS:
+            coefficients[index] = fit_form(terms[rows], latency_us[rows], weight[rows])
+    return coefficients
+
+
+MIN_ROWS = 8
+"""Fewest rows of a configuration that are fitted: the bilinear form alone needs 4 points with 2 grids and 2 loops
+(WaveTune paper, by arithmetic); twice that leaves something to average."""

@@ -1,0 +1,201 @@
+"""Ask the runtime about every problem of an exhaustive sweep and compare with what was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wavetune.core.arch import find_arch
+from wavetune.core.config import KernelConfig
+from wavetune.core.problem import GemmProblem
+from wavetune.errors import MeasurementError
+from wavetune.report.metrics import (
+    NEAR_BEST,
+    Efficiency,
+    Regret,
+    geometric_mean,
+    rounded,
+    summarise_efficiency,
+    summarise_regret,
+)
+from wavetune.runtime.chooser import GemmChooser
+from wavetune.runtime.model_file import ModelFile
+from wavetune.store.table import MeasurementTable
+
+N_WORST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeResult:
+    """One problem of the sweep.
+
+    Parameters
+    ----------
+    dims : tuple of int
+        Sizes.
+    choice, best : KernelConfig
+        What the runtime chose, and what was measured fastest.
+    source : str
+        Source of the choice.
+    predicted_us, measured_us, best_us : float
+        Latency of the choice as predicted and as measured (NaN if unmeasured), and of the best.
+    """
+
+    dims: tuple[int, ...]
+    choice: KernelConfig
+    best: KernelConfig
+    source: str
+    predicted_us: float
+    measured_us: float
+    best_us: float
+
+    @property
+    def efficiency(self) -> float:
+        """Best over chosen latency; NaN if the choice was not measured."""
+        return self.best_us / self.measured_us
+
+
+@dataclass(frozen=True)
+class AccuracyReport:
+    """Accuracy of a model on an exhaustive sweep.
+
+    Parameters
+    ----------
+    results : tuple of ShapeResult
+        One a problem, in the order of the sizes.
+    top3_efficiency, top8_efficiency : float
+        Geometric-mean efficiency if the best three (eight) of the ranking were measured and the fastest kept.
+    mape_near_best : float
+        Mean absolute relative prediction error of modelled configurations within 1.5 times the best.
+    default_efficiency : Efficiency
+        The model's default configuration everywhere, where it was measured.
+    """
+
+    results: tuple[ShapeResult, ...]
+    efficiency: Efficiency
+    regret: Regret
+    top3_efficiency: float
+    top8_efficiency: float
+    mape_near_best: float
+    unmeasured: int
+    default_efficiency: Efficiency
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """Number of answers by source."""
+        return dict(sorted(Counter(result.source for result in self.results).items()))
+
+    @property
+    def worst(self) -> tuple[ShapeResult, ...]:
+        """The problems with the lowest efficiency, worst first."""
+        measured = [result for result in self.results if not np.isnan(result.measured_us)]
+        return tuple(sorted(measured, key=lambda result: result.efficiency)[:N_WORST])
+
+    def to_dict(self, spec_dims: tuple[str, ...]) -> dict[str, Any]:
+        """Return the report as plain data for JSON."""
+        return {
+            "shapes": len(self.results),
+            "efficiency": rounded(self.efficiency),
+            "regret": rounded(self.regret),
+            "top3_efficiency": round(self.top3_efficiency, 5),
+            "top8_efficiency": round(self.top8_efficiency, 5),
+            "mape_near_best": round(self.mape_near_best, 5),
+            "default_efficiency": rounded(self.default_efficiency),
+            "unmeasured": self.unmeasured,
+            "sources": self.sources,
+            "worst": [
+                {
+                    **dict(zip(spec_dims, result.dims, strict=True)),
+                    "efficiency": round(result.efficiency, 4),
+                    "source": result.source,
+                    "choice": dict(result.choice),
+                    "best": dict(result.best),
+                    "predicted_us": round(result.predicted_us, 3),
+                    "measured_us": round(result.measured_us, 3),
+                    "best_us": round(result.best_us, 3),
+                }
+                for result in self.worst
+            ],
+        }
+
+
+def evaluate_model(model: ModelFile, sweep: MeasurementTable, *, with_exact: bool = False) -> AccuracyReport:
+    """Evaluate a model on an exhaustive sweep.
+
+    Parameters
+    ----------
+    model : ModelFile
+        The model.
+    sweep : MeasurementTable
+        Every problem measured with many configurations.
+    with_exact : bool, default=False
+        Whether the exact table may answer. Off, the question is how well unmeasured problems are answered.
+
+    Returns
+    -------
+    AccuracyReport
+        One result for every problem; a choice without a row counts as unmeasured, and in no mean.
+
+    Raises
+    ------
+    MeasurementError
+        If sweep and model are of different kernels, dtypes or layouts, or the sweep is empty.
+    """
+    for name, ours, theirs in (
+        ("kernel", model.kernel, sweep.spec.name),
+        ("dtype", model.dtype, sweep.dtype),
+        ("layout", model.layout, sweep.layout),
+    ):
+        if ours != theirs:
+            raise MeasurementError(f"the model is for {name} {ours}, the sweep for {theirs}")
+    if not len(sweep):
+        raise MeasurementError("the sweep has no measurements to compare with")
+    chooser = GemmChooser(model, find_arch(model.arch), use_exact=with_exact)
+    position = {entry.config: index for index, entry in enumerate(sweep.configs)}
+    problems, latency = sweep.latency_matrix()
+    default = position.get(model.forms[model.default_index].config)
+    results, tops, errors, defaults = [], {3: [], 8: []}, [], []  # type: ignore[var-annotated]
+    for sizes, measured in zip(problems.tolist(), latency, strict=True):
+        problem = GemmProblem(*sizes, dtype=model.dtype, layout=model.layout)
+        choice = chooser.explain(problem)
+        best = int(np.nanargmin(measured))
+        best_us = float(measured[best])
+        index = position.get(choice.config)
+        measured_us = float(measured[index]) if index is not None else float("nan")
+        results.append(
+            ShapeResult(
+                problem.dims,
+                choice.config,
+                sweep.configs[best].config,
+                choice.source,
+                choice.latency_us,
+                measured_us,
+                best_us,
+            )
+        )
+        ranked = [position[entry.config] for entry in chooser.rank(problem) if entry.config in position]
+        for count, efficiencies in tops.items():
+            among = measured[ranked[:count]]
+            if not np.isnan(among).all():
+                efficiencies.append(best_us / np.nanmin(among))
+        for config, predicted_us in chooser.predict(problem).items():
+            row = position.get(config)
+            if row is not None and measured[row] <= NEAR_BEST * best_us:
+                errors.append(abs(predicted_us / measured[row] - 1.0))
+        if default is not None and not np.isnan(measured[default]):
+            defaults.append(best_us / measured[default])
+    efficiency = np.array([result.efficiency for result in results])
+    known = efficiency[~np.isnan(efficiency)]
+    return AccuracyReport(
+        results=tuple(results),
+        efficiency=summarise_efficiency(known),
+        regret=summarise_regret(known),
+        top3_efficiency=geometric_mean(np.array(tops[3])),
+        top8_efficiency=geometric_mean(np.array(tops[8])),
+        mape_near_best=float(np.mean(errors)) if errors else float("nan"),
+        unmeasured=int(np.isnan(efficiency).sum()),
+        default_efficiency=summarise_efficiency(np.array(defaults)),
+    )

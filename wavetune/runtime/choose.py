@@ -1,0 +1,144 @@
+"""`choose_config`: the question a launcher asks."""
+
+from __future__ import annotations
+
+from wavetune.core.config import KernelConfig
+from wavetune.core.problem import GemmProblem, Problem
+from wavetune.errors import NoModelError
+from wavetune.runtime.chooser import Choice, GemmChooser, RankedConfig
+from wavetune.runtime.codec import read_model
+from wavetune.runtime.device import resolve_arch
+from wavetune.runtime.locate import all_model_files, find_model_file, model_file_name, model_folders
+
+MEMO_LIMIT = 1 << 16
+"""Answers remembered; the memo starts afresh when it is full, so memory stays bounded."""
+
+_memo: dict[tuple[object, ...], KernelConfig] = {}
+_choosers: dict[tuple[str, str, str, str | None], GemmChooser] = {}
+
+
+def choose_config(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    kernel: str = "gemm",
+    dtype: str = "bf16",
+    layout: str = "nk",
+    alignment: int = 16,
+    arch: str | None = None,
+) -> KernelConfig:
+    """Choose the launch configuration for C[m, n] = A[m, k] B[k, n].
+
+    Parameters
+    ----------
+    m, n, k : int
+        Sizes in ``[0, 2**31)``; NumPy integers are accepted.
+    kernel : str, default="gemm"
+        Kernel family.
+    dtype : str, default="bf16"
+        Element type.
+    layout : {"nk", "kn"}, default="nk"
+        Storage of B.
+    alignment : {16, 8, 4, 2, 1}, default=16
+        Bytes that all base pointers and leading strides are divisible by.
+    arch : str, optional
+        GPU name; ``WAVETUNE_ARCH`` if not given.
+
+    Returns
+    -------
+    KernelConfig
+        Legal for the problem. The default configuration if a size is zero: there is nothing to launch, and with
+        k = 0 the caller still fills C with zeros.
+
+    Raises
+    ------
+    ProblemTypeError, ProblemError
+        If a size is not an integer in range, or an option is unknown.
+    ArchError
+        If no architecture is named, or it is unknown.
+    NoModelError
+        If no model file covers the key.
+    ModelFileError
+        If the model file is damaged.
+    """
+    try:
+        config = _memo[m, n, k, kernel, dtype, layout, alignment, arch]
+        # 1, True and 1.0 are equal as dictionary keys; only ints were answered.
+        if type(m) is type(n) is type(k) is int:
+            return config
+    except (KeyError, TypeError):
+        pass
+    problem = _gemm_problem(m, n, k, kernel, dtype, layout, alignment)
+    config = _chooser(kernel, problem.dtype, layout, arch).choose(problem)
+    # Without an explicit arch the environment decides, and may change: such answers are not remembered.
+    if arch is not None and type(m) is type(n) is type(k) is int:
+        if len(_memo) >= MEMO_LIMIT:
+            _memo.clear()
+        _memo[m, n, k, kernel, dtype, layout, alignment, arch] = config
+    return config
+
+
+def explain_choice(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    kernel: str = "gemm",
+    dtype: str = "bf16",
+    layout: str = "nk",
+    alignment: int = 16,
+    arch: str | None = None,
+) -> Choice:
+    """Return what `choose_config` returns, with its source, prediction, waves and runner-up.
+
+    Takes the parameters and raises the errors of `choose_config`.
+    """
+    problem = _gemm_problem(m, n, k, kernel, dtype, layout, alignment)
+    return _chooser(kernel, problem.dtype, layout, arch).explain(problem)
+
+
+def choose(problem: Problem, *, arch: str | None = None) -> KernelConfig:
+    """Choose the launch configuration for any problem; see `choose_config` for errors."""
+    return _chooser(problem.kernel, problem.dtype, getattr(problem, "layout", ""), arch).choose(_as_gemm(problem))
+
+
+def rank_configs(problem: Problem, *, arch: str | None = None) -> list[RankedConfig]:
+    """Order every legal configuration of the model by predicted latency, best first."""
+    return _chooser(problem.kernel, problem.dtype, getattr(problem, "layout", ""), arch).rank(_as_gemm(problem))
+
+
+def clear_caches() -> None:
+    """Forget loaded models and remembered answers, so that changed files and variables are read again."""
+    _memo.clear()
+    _choosers.clear()
+
+
+def _gemm_problem(m: int, n: int, k: int, kernel: str, dtype: str, layout: str, alignment: int) -> GemmProblem:
+    if kernel != "gemm":
+        raise NoModelError(f"choose_config answers for kernel 'gemm', not {kernel!r}; use choose(problem)")
+    return GemmProblem(m, n, k, dtype, layout, alignment)
+
+
+def _as_gemm(problem: Problem) -> GemmProblem:
+    if not isinstance(problem, GemmProblem):
+        raise NoModelError(f"no model answers for problems of type {type(problem).__name__}")
+    return problem
+
+
+def _chooser(kernel: str, dtype: str, layout: str, arch: str | None) -> GemmChooser:
+    spec = resolve_arch(arch)
+    key = (kernel, dtype, layout, spec.name)
+    chooser = _choosers.get(key)
+    if chooser is None:
+        path = find_model_file(spec.name, kernel, dtype, layout)
+        if path is None:
+            found = ", ".join(f"{p.parent.name}/{p.name}" for p in all_model_files()) or "none"
+            folders = ", ".join(map(str, model_folders())) or "none"
+            raise NoModelError(
+                f"no model {spec.name}/{model_file_name(kernel, dtype, layout)}; found: {found}; "
+                f"searched: {folders}. Make one with `wavetune calibrate` or `wavetune fit`, "
+                "or add its folder to WAVETUNE_MODELS"
+            )
+        chooser = _choosers[key] = GemmChooser(read_model(path), spec)
+    return chooser

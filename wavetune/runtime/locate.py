@@ -1,0 +1,42 @@
+"""Where model files are: the user's folders first, then those shipped with the package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+MODELS_VARIABLE = "WAVETUNE_MODELS"
+"""Environment variable: folders, separated as in PATH, that are searched before the shipped models."""
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def model_folders() -> list[Path]:
+    """Return the folders that are searched, in order; each holds ``<arch>/<kernel>-<dtype>.json``."""
+    folders = [Path(entry) for entry in os.environ.get(MODELS_VARIABLE, "").split(os.pathsep) if entry]
+    # An installed wheel carries the models inside the package; a checkout has them beside it.
+    folders += [_PACKAGE / "_data" / "models", _PACKAGE.parent / "models"]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def model_file_name(kernel: str, dtype: str, layout: str) -> str:
+    """Return the file name of a model; the layout of linear layers is not spelled out."""
+    suffix = "" if layout in ("", "nk") else f"-{layout}"
+    return f"{kernel}-{dtype}{suffix}.json"
+
+
+def find_model_file(arch: str, kernel: str, dtype: str, layout: str) -> Path | None:
+    """Return the first model file for this key, or None."""
+    name = model_file_name(kernel, dtype, layout)
+    for folder in model_folders():
+        path = folder / arch / name
+        if path.is_file():
+            return path
+    return None
+
+
+def all_model_files() -> Iterator[Path]:
+    """Yield every model file that can be found, in search order."""
+    for folder in model_folders():
+        yield from sorted(folder.glob("*/*.json"))
