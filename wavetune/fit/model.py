@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,13 @@ from wavetune.fit.lattice import (
     Lattice,
     cells_around,
     choose_candidates,
+    octaves,
     sample_cells,
 )
 from wavetune.fit.points import GemmGeometry
 from wavetune.fit.selection import CONTENDER_RATIO, broad_sample, greedy_cover
 from wavetune.fit.solver import fit_forms
+from wavetune.store.screen import Screening, screen_rows
 from wavetune.store.table import BoolArray, FloatArray, IntArray, MeasurementTable
 
 EXHAUSTIVE_FORM_WEIGHT = 2.0
@@ -78,6 +80,10 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
         sixteen 99.8 %, while each costs time in a decision where all forms are asked.
     bound_log2 : float, default=2.0
         Cells are made up to this many octaves from a measured problem.
+    screen : bool, default=True
+        Whether rows that the host disturbed are sought, and the fit repeated without them.
+    cell_dims : array-like of shape (n_problems, n_dims), optional
+        Make cells for these problems only; cross-validation saves time with it. By default, for all in bound.
     random_state : int, default=0
         Seed of everything random; equal seeds give equal fits.
 
@@ -95,6 +101,11 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
         Cells; columns in the order of ``survivors_``.
     measured_dims_ : ndarray of shape (n_problems, n_dims)
         Distinct problems that were measured.
+    correction_ : ResidualCorrection or None
+        The correction before it was distilled; never part of a model file.
+    screening_ : Screening or None
+        Disturbed rows, in the order of the fitted rows; None without rows of realistic problems, since the forms
+        alone cannot tell a stall from their own error.
     too_few_rows_ : tuple of CompiledConfig
         Configurations that were left out, because they had too few rows.
     """
@@ -106,6 +117,8 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
         arch: str = "nvidia-h200",
         n_configs: int = 24,
         bound_log2: float = 2.0,
+        screen: bool = True,
+        cell_dims: Any = None,
         random_state: int = 0,
     ) -> None:
         self.kernel = kernel
@@ -113,6 +126,8 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
         self.arch = arch
         self.n_configs = n_configs
         self.bound_log2 = bound_log2
+        self.screen = screen
+        self.cell_dims = cell_dims
         self.random_state = random_state
 
     @property
@@ -157,6 +172,7 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
         if np.any(latency <= 0):
             raise FitError("latencies must be positive")
         self.n_features_in_ = x.shape[1]
+        self.too_few_rows_ = ()
         dims, configs, index = decode_matrix(x, self.spec)
         marks = np.zeros(len(x), dtype=np.bool_) if exhaustive is None else np.asarray(exhaustive, dtype=np.bool_)
         weight = np.ones(len(x)) if sample_weight is None else check_array(sample_weight, dtype=np.float64, ensure_2d=False)
@@ -197,43 +213,85 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
         fitted = np.tile(survivors, len(dims))
         return (self._form_latency(rows, fitted) * self._factor(rows, fitted)).reshape(len(dims), -1)
 
+    def predict_undistilled(self, dims: IntArray) -> FloatArray:
+        """Predict every fitted configuration on whole problems with the undistilled correction.
+
+        What plans use to decide what to measure next; tables are never built from it.
+
+        Returns
+        -------
+        ndarray of shape (n_problems, n_fitted)
+            Microseconds, columns as in ``configs_``.
+        """
+        check_is_fitted(self, "coefficients_")
+        rows = np.repeat(dims, len(self.configs_), axis=0)
+        return self._corrected(rows, np.tile(np.arange(len(self.configs_)), len(dims))).reshape(len(dims), -1)
+
     def is_measured_range(self, dims: IntArray) -> BoolArray:
         """Tell which problems are inside the measured range: within ``bound_log2`` of a measured one."""
         check_is_fitted(self, "coefficients_")
         return self.lattice_.find(dims) >= 0
 
     def _fit(self, training: _Training) -> None:
-        points = training.geometry.points(training.dims, training.config_index)
-        terms = points.terms()
-        form_weight = training.weight * np.where(training.exhaustive, EXHAUSTIVE_FORM_WEIGHT, 1.0)
-        n_all = len(training.geometry.configs)
-        coefficients = fit_forms(terms, training.latency_us, form_weight, training.config_index, n_all)
-        fitted = np.flatnonzero(~np.isnan(coefficients[:, 0]))
-        if len(fitted) < 1:
-            raise FitError("no configuration has enough rows to be fitted; measure more points for each")
-        all_configs = training.geometry.configs
-        self.too_few_rows_ = tuple(all_configs[i] for i in range(n_all) if i not in set(fitted.tolist()))
-        self.configs_ = tuple(all_configs[i] for i in fitted)
-        self.coefficients_ = coefficients[fitted]
-        self._geometry = GemmGeometry(self.configs_, training.geometry.arch, training.geometry.dtype)
-        self.measured_dims_ = np.unique(training.dims, axis=0)
-        renumber = np.full(n_all, -1, dtype=np.int64)
-        renumber[fitted] = np.arange(len(fitted))
-        index = renumber[training.config_index]
-        kept = index >= 0
-
+        training = self._fit_forms(training)
         sample = broad_sample(self._realistic_ranges(training), N_BROAD, self.random_state)
-        form_sample = self._all_forms(sample)
-        correction = None
-        if np.any(training.exhaustive & kept):
-            form = np.einsum("ij,ij->i", terms[kept], self.coefficients_[index[kept]])
-            weight = training.weight[kept] * np.where(training.exhaustive[kept], EXHAUSTIVE_CORRECTION_WEIGHT, 1.0)
-            weight *= self._competitiveness(training.dims[kept], form, form_sample)
-            residual = np.log(training.latency_us[kept] / form)
-            kept_points = self._geometry.points(training.dims[kept], index[kept])
-            correction = ResidualCorrection(self.random_state).fit(kept_points, residual, weight)
-        self._select(training, renumber, sample, form_sample, correction)
-        self._distil(correction)
+        self.correction_: ResidualCorrection | None = None
+        self.screening_: Screening | None = None
+        if training.exhaustive.any():
+            self._fit_correction(training, sample)
+            if self.screen:
+                self.screening_ = self._screen(training)
+                # Once more without what the host disturbed: now the corrected model can tell.
+                training = self._fit_forms(replace(training, weight=training.weight * self.screening_.weights))
+                self._fit_correction(training, sample)
+        self._select(training, sample)
+        self._distil()
+
+    def _fit_forms(self, training: _Training) -> _Training:
+        """Fit every configuration that has enough rows; return the rows of those, renumbered."""
+        configs = training.geometry.configs
+        points = training.geometry.points(training.dims, training.config_index)
+        weight = training.weight * np.where(training.exhaustive, EXHAUSTIVE_FORM_WEIGHT, 1.0)
+        coefficients = fit_forms(points.terms(), training.latency_us, weight, training.config_index, len(configs))
+        fitted = np.flatnonzero(~np.isnan(coefficients[:, 0]))
+        if not len(fitted):
+            raise FitError("no configuration has enough rows to be fitted; measure more points for each")
+        renumber = np.full(len(configs), -1, dtype=np.int64)
+        renumber[fitted] = np.arange(len(fitted))
+        kept = renumber[training.config_index] >= 0
+        self.too_few_rows_ = (*self.too_few_rows_, *(configs[i] for i in np.flatnonzero(renumber < 0)))
+        self.configs_ = tuple(configs[i] for i in fitted)
+        self.coefficients_ = coefficients[fitted]
+        self.measured_dims_ = np.unique(training.dims[kept], axis=0)
+        self._geometry = GemmGeometry(self.configs_, training.geometry.arch, training.geometry.dtype)
+        return _Training(
+            geometry=self._geometry,
+            dims=training.dims[kept],
+            config_index=renumber[training.config_index[kept]],
+            latency_us=training.latency_us[kept],
+            weight=training.weight[kept],
+            exhaustive=training.exhaustive[kept],
+        )
+
+    def _fit_correction(self, training: _Training, sample: IntArray) -> None:
+        points = self._geometry.points(training.dims, training.config_index)
+        form = np.einsum("ij,ij->i", points.terms(), self.coefficients_[training.config_index])
+        weight = training.weight * np.where(training.exhaustive, EXHAUSTIVE_CORRECTION_WEIGHT, 1.0)
+        weight = weight * self._competitiveness(training.dims, form, self._all_forms(sample))
+        residual = np.log(training.latency_us / form)
+        self.correction_ = ResidualCorrection(self.random_state).fit(points, residual, weight)
+
+    def _screen(self, training: _Training) -> Screening:
+        problem_index = np.unique(training.dims, axis=0, return_inverse=True)[1].reshape(-1)
+        predicted = self._corrected(training.dims, training.config_index)
+        return screen_rows(training.latency_us, predicted, training.config_index, problem_index)
+
+    def _corrected(self, dims: IntArray, config_index: IntArray) -> FloatArray:
+        """Predict any fitted configuration with the undistilled correction."""
+        latency = self._form_latency(dims, config_index)
+        if self.correction_ is not None:
+            latency = latency * np.exp(self.correction_.predict(self._geometry.points(dims, config_index)))
+        return latency
 
     def _realistic_ranges(self, training: _Training) -> list[tuple[int, int]]:
         rows = training.dims[training.exhaustive] if training.exhaustive.any() else training.dims
@@ -253,64 +311,57 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
         ratio = best[inverse.reshape(-1)] / form
         return np.clip(ratio, 0.01, 1.0) ** COMPETITIVE_POWER
 
-    def _select(
-        self,
-        training: _Training,
-        renumber: IntArray,
-        sample: IntArray,
-        form_sample: FloatArray,
-        correction: ResidualCorrection | None,
-    ) -> None:
+    def _select(self, training: _Training, sample: IntArray) -> None:
         """Choose survivors and the default on the broad sample and on measured problems."""
-        predicted = np.full(form_sample.shape, np.inf)
-        rows, columns = np.nonzero(form_sample <= CONTENDER_RATIO * form_sample.min(axis=1, keepdims=True))
-        predicted[rows, columns] = form_sample[rows, columns]
-        if correction is not None:
-            predicted[rows, columns] *= np.exp(correction.predict(self._geometry.points(sample[rows], columns)))
-        latency, weight = predicted, np.ones(len(predicted))
-        whole = form_sample
-        measured = self._measured_matrix(training, renumber)
-        if measured is not None:
-            latency = np.vstack([predicted, measured])
+        latency = self._contender_latency(sample)
+        weight = np.ones(len(latency))
+        realistic = self._all_forms(sample)
+        if training.exhaustive.any():
+            realistic = self._measured_latency(training)
+            latency = np.vstack([latency, realistic])
             # Measured and predicted problems count alike in total: the measured are certain, the predicted are broad.
-            weight = np.concatenate([weight, np.full(len(measured), len(predicted) / len(measured))])
-            whole = measured
-        default = int(np.argmin(np.nanmean(np.log(whole / np.nanmin(whole, axis=1)[:, None]), axis=0)))
-        chosen = greedy_cover(latency, weight, max(1, self.n_configs - 1))
+            weight = np.concatenate([weight, np.full(len(realistic), len(sample) / len(realistic))])
+        default = greedy_cover(realistic, np.ones(len(realistic)), 1)[0]
         # The default is always a candidate, also where something else wins everywhere.
-        self.survivors_ = tuple(sorted({*chosen, default}))
+        chosen = greedy_cover(latency, weight, max(self.n_configs, 1), first=(default,))
+        self.survivors_ = tuple(sorted(chosen))
         self.default_ = default
 
-    def _measured_matrix(self, training: _Training, renumber: IntArray) -> FloatArray | None:
-        """Arrange realistic problems that were measured with every fitted configuration, or None."""
-        index = renumber[training.config_index]
-        rows = training.exhaustive & (index >= 0)
-        if not rows.any():
-            return None
-        problems, inverse = np.unique(training.dims[rows], axis=0, return_inverse=True)
-        matrix = np.full((len(problems), len(self.configs_)), np.nan)
-        matrix[inverse.reshape(-1), index[rows]] = training.latency_us[rows]
-        complete = ~np.isnan(matrix).any(axis=1)
-        return matrix[complete] if complete.any() else None
+    def _contender_latency(self, dims: IntArray) -> FloatArray:
+        """Predict every fitted configuration that can win, shape (n_problems, n_fitted); inf for the others."""
+        form = self._all_forms(dims)
+        rows, columns = np.nonzero(form <= CONTENDER_RATIO * form.min(axis=1, keepdims=True))
+        latency = np.full(form.shape, np.inf)
+        latency[rows, columns] = self._corrected(dims[rows], columns)
+        return latency
 
-    def _distil(self, correction: ResidualCorrection | None) -> None:
+    def _measured_latency(self, training: _Training) -> FloatArray:
+        """Arrange realistic problems, shape (n_problems, n_fitted): measured, or else predicted."""
+        rows = training.exhaustive
+        problems, inverse = np.unique(training.dims[rows], axis=0, return_inverse=True)
+        n_fitted = len(self.configs_)
+        columns = np.tile(np.arange(n_fitted), len(problems))
+        latency = self._corrected(np.repeat(problems, n_fitted, axis=0), columns).reshape(len(problems), n_fitted)
+        latency[inverse.reshape(-1), training.config_index[rows]] = training.latency_us[rows]
+        return latency
+
+    def _distil(self) -> None:
         survivors = np.array(self.survivors_, dtype=np.int64)
         cells = cells_around(self.measured_dims_, self.bound_log2)
+        if self.cell_dims is not None:
+            wanted = octaves(np.asarray(self.cell_dims, dtype=np.int64).reshape(-1, cells.shape[1]))
+            cells = cells[(cells[:, None, :] == np.unique(wanted, axis=0)[None]).all(axis=2).any(axis=1)]
         permille = np.zeros((len(cells), len(survivors)), dtype=np.int64)
-        if correction is not None:
+        if self.correction_ is not None:
             samples = sample_cells(cells, CORNERS)
-            per_cell = samples.shape[1]
             flat = samples.reshape(-1, samples.shape[2])
             for column, survivor in enumerate(survivors):
-                log_factor = correction.predict(self._geometry.points(flat, np.full(len(flat), survivor)))
-                permille[:, column] = np.rint(1000.0 * log_factor.reshape(-1, per_cell).mean(axis=1))
+                log_factor = self.correction_.predict(self._geometry.points(flat, np.full(len(flat), survivor)))
+                permille[:, column] = np.rint(1000.0 * log_factor.reshape(samples.shape[:2]).mean(axis=1))
         probes = sample_cells(cells, PROBES)
-        per_cell = probes.shape[1]
         flat = probes.reshape(-1, probes.shape[2])
-        form = np.stack(
-            [self._form_latency(flat, np.full(len(flat), survivor)) for survivor in survivors], axis=1
-        ).reshape(len(cells), per_cell, -1)
-        corrected = form * np.exp(permille / 1000.0)[:, None, :]
+        form = np.stack([self._form_latency(flat, np.full(len(flat), survivor)) for survivor in survivors], axis=1)
+        corrected = form.reshape(*probes.shape[:2], -1) * np.exp(permille / 1000.0)[:, None, :]
         self.lattice_ = Lattice(cells, permille, tuple(choose_candidates(latency) for latency in corrected))
 
     def _form_latency(self, dims: IntArray, config_index: IntArray) -> FloatArray:

@@ -1,1 +1,1 @@
-"""TODO."""
+"""The whole way from measurements to a model file."""

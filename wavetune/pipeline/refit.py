@@ -1,0 +1,184 @@
+"""From a table of measurements to a model file, with the accuracy on layers it has not seen."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wavetune.core.arch import ArchSpec
+from wavetune.fit.model import WaveLatencyModel
+from wavetune.plan.holdout import fold_of
+from wavetune.report.accuracy import AccuracyReport, evaluate_model
+from wavetune.runtime.model_file import ModelFile
+from wavetune.store.read_report import FileReport
+from wavetune.store.table import MeasurementTable
+from wavetune.tables.build import build_model_file
+
+HOLDOUT_FOLDS = 5
+"""One of so many parts of the realistic layers is held out for the accuracy headline."""
+
+MIN_HOLDOUT_LAYERS = 5
+"""With fewer (n, k), a held-out part would say nothing."""
+
+_VERSIONED = ("wavetune", "numpy", "scipy", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """Knobs of a fit.
+
+    Parameters
+    ----------
+    n_configs : int
+        Most launch configurations that survive.
+    random_state : int
+        Seed of everything random.
+    holdout : bool
+        Whether to estimate accuracy on held-out layers, which costs a second, smaller fit.
+    """
+
+    n_configs: int = 24
+    random_state: int = 0
+    holdout: bool = True
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A fit and what is known of its quality.
+
+    Parameters
+    ----------
+    estimator : WaveLatencyModel
+        Fitted to every row.
+    file : ModelFile
+        Its tables.
+    held_out : AccuracyReport or None
+        Accuracy of a model fitted without one part of the realistic layers, on that part; None if there are no
+        realistic layers, or too few.
+    """
+
+    estimator: WaveLatencyModel
+    file: ModelFile
+    held_out: AccuracyReport | None
+
+
+def fit_model_file(
+    table: MeasurementTable,
+    arch: ArchSpec,
+    *,
+    sources: Sequence[FileReport] = (),
+    environment: Mapping[str, str] | None = None,
+    options: FitOptions | None = None,
+    created: datetime.date | None = None,
+) -> FittedModel:
+    """Fit a model and build its file.
+
+    Parameters
+    ----------
+    table : MeasurementTable
+        Rows marked exhaustive belong to realistic problems.
+    arch : ArchSpec
+        GPU that was measured.
+    sources : sequence of FileReport
+        The files behind the table, for the provenance.
+    environment : mapping of str to str, optional
+        Fingerprint of the measuring machine, for the provenance.
+    options : FitOptions, optional
+        Defaults if not given.
+    created : date, optional
+        Date in the provenance; today if not given.
+
+    Raises
+    ------
+    FitError
+        If the rows are not enough.
+    """
+    options = options or FitOptions()
+    estimator = WaveLatencyModel(
+        kernel=table.spec.name,
+        dtype=table.dtype,
+        arch=arch.name,
+        n_configs=options.n_configs,
+        random_state=options.random_state,
+    ).fit_table(table)
+    held_out = hold_out(table, estimator) if options.holdout else None
+    accuracy: dict[str, Any] = {"held_out": None}
+    if held_out is not None:
+        accuracy["held_out"] = {
+            key: value for key, value in held_out.to_dict(table.spec.dims).items() if key not in ("worst", "sources")
+        }
+    file = build_model_file(
+        estimator,
+        table,
+        provenance=_provenance(table, estimator, sources, environment or {}, options, created),
+        accuracy=accuracy,
+    )
+    return FittedModel(estimator, file, held_out)
+
+
+def hold_out(table: MeasurementTable, estimator: WaveLatencyModel, fold: int = 0) -> AccuracyReport | None:
+    """Judge a fit on layers it has not seen: refit without one part of the (n, k) of realistic problems.
+
+    Parameters
+    ----------
+    table : MeasurementTable
+        All rows.
+    estimator : WaveLatencyModel
+        Fitted to them; its screening is used again.
+    fold : int, default=0
+        Which part of `HOLDOUT_FOLDS` to hold out.
+
+    Returns
+    -------
+    AccuracyReport or None
+        None if there are fewer than `MIN_HOLDOUT_LAYERS` realistic layers.
+    """
+    problems, problem_index = table.problems()
+    realistic = np.unique(problem_index[table.exhaustive])
+    if len(np.unique(problems[realistic, 1:], axis=0)) < MIN_HOLDOUT_LAYERS:
+        return None
+    held = np.zeros(len(problems), dtype=np.bool_)
+    held[realistic] = fold_of(problems[realistic], HOLDOUT_FOLDS) == fold
+    layers = {tuple(layer) for layer in problems[held, 1:].tolist()}
+    # A held-out layer must not come back in through its wave-structured points.
+    same_layer = np.array([tuple(layer) in layers for layer in problems[:, 1:].tolist()])
+    rows = ~same_layer[problem_index]
+    weight = np.ones(len(table))
+    if estimator.screening_ is not None and len(estimator.screening_.weights) == len(table):
+        weight = estimator.screening_.weights
+    params = {**estimator.get_params(), "screen": False, "cell_dims": problems[held]}
+    refitted = WaveLatencyModel(**params).fit_table(table.select(rows), weight[rows])
+    file = build_model_file(refitted, table.select(rows), provenance={})
+    return evaluate_model(file, table.select(held[problem_index] & table.exhaustive))
+
+
+def _provenance(
+    table: MeasurementTable,
+    estimator: WaveLatencyModel,
+    sources: Sequence[FileReport],
+    environment: Mapping[str, str],
+    options: FitOptions,
+    created: datetime.date | None,
+) -> dict[str, Any]:
+    screening = estimator.screening_
+    return {
+        "created": (created or datetime.date.today()).isoformat(),
+        "rows": len(table),
+        "exhaustive_rows": int(table.exhaustive.sum()),
+        "problems": len(estimator.measured_dims_),
+        "fitted_configs": len(estimator.configs_),
+        "disturbed_rows": int(screening.disturbed.sum()) if screening is not None else 0,
+        "files": [
+            {"name": Path(entry.path).name, "sha256": entry.sha256, "rows": entry.rows_kept, "skipped": entry.rows_skipped}
+            for entry in sources
+        ],
+        "environment": dict(environment),
+        "random_state": options.random_state,
+        "versions": {name: importlib.metadata.version(name) for name in _VERSIONED},
+    }
