@@ -39,6 +39,7 @@ print(sum(path.is_file() for path in Path(sys.argv[1]).rglob("*")))
 
 
 def make_config(**fields: object) -> KernelConfig:
+    """Complete a configuration."""
     base = {"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "num_warps": 4, "num_stages": 3}
     return GEMM.config({**base, "load": "tma", **fields})
 
@@ -55,6 +56,7 @@ CONFIGS = (
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Point Triton to an empty cache."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

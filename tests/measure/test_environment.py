@@ -19,6 +19,7 @@ with timing_lock(3):
 
 
 def has_driver() -> bool:
+    """Whether NVML answers."""
     try:
         device_name()
     except RunnerError:

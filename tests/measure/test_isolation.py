@@ -15,10 +15,12 @@ def no_setup() -> None:
 
 
 def failing_setup() -> None:
+    """Fail as a missing device would."""
     raise OSError("no device")
 
 
 def act(item: tuple[str, str]) -> str:
+    """Do as told."""
     verb, path = item
     if verb == "crash":
         os._exit(7)
@@ -33,6 +35,7 @@ def act(item: tuple[str, str]) -> str:
 
 
 def run(verbs: list[str], path: Path, **options: object) -> list[Outcome]:
+    """Run verbs and return their outcomes in order."""
     settings = {"setup": no_setup, "n_workers": 2, "time_limit_s": 5.0, **options}
     outcomes = list(run_isolated(act, [(verb, str(path)) for verb in verbs], **settings))
     return sorted(outcomes, key=lambda outcome: outcome.index)

@@ -80,7 +80,8 @@ def test_launches_per_reading() -> None:
 
 
 def test_drift() -> None:
-    """A change of the reference beyond 3 % is a drift; missing readings are not."""
-    assert not has_drifted([100.0, 101.0], [101.0, 102.0])
-    assert has_drifted([100.0, 100.0], [104.0, 105.0])
+    """A change of the reference beyond a tenth is a drift, up or down; missing readings are not."""
+    assert not has_drifted([100.0, 101.0], [105.0, 106.0])
+    assert has_drifted([100.0, 100.0], [114.0, 115.0])
+    assert has_drifted([100.0, 100.0], [86.0, 87.0])
     assert not has_drifted([], [100.0])

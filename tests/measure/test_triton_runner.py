@@ -18,11 +18,13 @@ from wavetune.store.record import Point, Status
 
 
 def make_config(**fields: object) -> KernelConfig:
+    """Complete a configuration."""
     base = {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 4, "num_stages": 3}
     return GEMM.config({**base, "load": "tma", **fields})
 
 
 def has_gpu() -> bool:
+    """Whether NVML answers."""
     try:
         device_name()
     except RunnerError:
@@ -32,9 +34,7 @@ def has_gpu() -> bool:
 
 def test_blocks_keep_problems_together() -> None:
     """Points of one problem, however they come, are in one block; nothing is lost."""
-    points = [
-        Point(GemmProblem(m, 64, 64), make_config(group_m=g), "s") for g in range(1, 31) for m in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
-    ]  # fmt: skip
+    points = [Point(GemmProblem(m, 64, 64), make_config(group_m=g), "s") for g in range(1, 31) for m in range(1, 11)]
     blocks = list(split_blocks(points, lambda point: 10.0))
     assert sorted(map(id, (p for block in blocks for p in block))) == sorted(map(id, points))
     assert all(len(block) <= BLOCK_POINTS for block in blocks)
@@ -65,6 +65,9 @@ def test_without_a_gpu_the_error_names_the_replay() -> None:
 
 @pytest.fixture(scope="module")
 def runner() -> TritonRunner:
+    """Return one runner for all tests: its data pool takes 12 GB."""
+    if not has_gpu():
+        pytest.skip("needs a GPU")
     return TritonRunner(device_name())
 
 

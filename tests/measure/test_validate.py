@@ -1,3 +1,4 @@
+# ruff: noqa: E402 (what is imported below needs torch and triton)
 """Judging results, with a family that computes on the CPU."""
 
 from typing import Any
@@ -28,12 +29,15 @@ class TorchFamily:
         self.spoil = spoil
 
     def max_error(self, dtype: str) -> float:
+        """Return the limit for bf16."""
         return 8e-3
 
     def legal(self, problem: Any, config: Any, arch: Any) -> str | None:
+        """Return a reason when told so."""
         return "not today" if self.spoil == "illegal" else None
 
     def launch(self, operands: Any, config: Any, arch: Any) -> None:
+        """Compute and spoil."""
         operands.out.copy_(operands.a.float() @ operands.b.float().T)
         if self.spoil == "last row":
             operands.out[-1] = 0
@@ -42,6 +46,7 @@ class TorchFamily:
 
 
 def judge(spoil: str, monkeypatch: pytest.MonkeyPatch) -> Checked | Rejected:
+    """Validate one configuration in this process."""
     operands = make_gemm_operands(PROBLEM, "cpu", 0)[0]
     job = validate._Job(TorchFamily(spoil), find_arch("h200"), "bf16", [(operands, gemm_reference(operands))], "cpu")
     monkeypatch.setattr(validate, "_JOB", job)

@@ -126,8 +126,8 @@ class ResidualCorrection:
         x = features(points)
         target = np.clip(log_residual, -MAX_LOG_CORRECTION, MAX_LOG_CORRECTION)
         self._thresholds = HistGradientBoostingRegressor(
-            max_iter=200,
-            learning_rate=0.08,
+            max_iter=120,
+            learning_rate=0.12,
             max_leaf_nodes=31,
             max_features=0.5,
             min_samples_leaf=30,

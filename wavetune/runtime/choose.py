@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
+
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem, Problem
-from wavetune.errors import NoModelError
+from wavetune.errors import ModelFileError, NoModelError
+from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.chooser import Choice, GemmChooser, RankedConfig
 from wavetune.runtime.codec import read_model
-from wavetune.runtime.device import resolve_arch
+from wavetune.runtime.device import ARCH_VARIABLE, resolve_arch
 from wavetune.runtime.locate import all_model_files, find_model_file, model_file_name, model_folders
 
 MEMO_LIMIT = 1 << 16
 """Answers remembered; the memo starts afresh when it is full, so memory stays bounded."""
 
 _memo: dict[tuple[object, ...], KernelConfig] = {}
-_choosers: dict[tuple[str, str, str, str | None], GemmChooser] = {}
+_choosers: dict[tuple[str, str, str, str], GemmChooser] = {}
+# Choosers by the very arguments of a checked call, for the next shape with the same ones.
+_by_arguments: dict[tuple[object, ...], GemmChooser] = {}
 
 
 def choose_config(
@@ -62,21 +67,20 @@ def choose_config(
     ModelFileError
         If the model file is damaged.
     """
-    try:
-        config = _memo[m, n, k, kernel, dtype, layout, alignment, arch]
-        # 1, True and 1.0 are equal as dictionary keys; only ints were answered.
-        if type(m) is type(n) is type(k) is int:
+    # 1, True and 1.0 are equal as dictionary keys; only ints are answered from dictionaries.
+    if type(m) is int and type(n) is int and type(k) is int:
+        try:
+            config = _memo.get((m, n, k, kernel, dtype, layout, alignment, arch))
+            if config is not None:
+                return config
+            chooser = _by_arguments.get((kernel, dtype, layout, alignment, arch))
+        except TypeError:  # An unhashable argument: the checks below name it.
+            chooser = None
+        if chooser is not None and 0 < m < 2**31 and 0 < n < 2**31 and 0 < k < 2**31:
+            config = chooser.choose_sizes(m, n, k)
+            _remember((m, n, k, kernel, dtype, layout, alignment, arch), config)
             return config
-    except (KeyError, TypeError):
-        pass
-    problem = _gemm_problem(m, n, k, kernel, dtype, layout, alignment)
-    config = _chooser(kernel, problem.dtype, layout, arch).choose(problem)
-    # Without an explicit arch the environment decides, and may change: such answers are not remembered.
-    if arch is not None and type(m) is type(n) is type(k) is int:
-        if len(_memo) >= MEMO_LIMIT:
-            _memo.clear()
-        _memo[m, n, k, kernel, dtype, layout, alignment, arch] = config
-    return config
+    return _choose_checked(m, n, k, kernel, dtype, layout, alignment, arch)
 
 
 def explain_choice(
@@ -111,7 +115,34 @@ def rank_configs(problem: Problem, *, arch: str | None = None) -> list[RankedCon
 def clear_caches() -> None:
     """Forget loaded models and remembered answers, so that changed files and variables are read again."""
     _memo.clear()
+    _by_arguments.clear()
     _choosers.clear()
+
+
+def _choose_checked(
+    m: int, n: int, k: int, kernel: str, dtype: str, layout: str, alignment: int, arch: str | None
+) -> KernelConfig:
+    """Answer any call: the first with these arguments, an unusual one, or a wrong one."""
+    if arch is None:
+        # The environment may change between calls, so answers are remembered under the name that it gives.
+        named = os.environ.get(ARCH_VARIABLE)
+        if named:
+            return choose_config(
+                m, n, k, kernel=kernel, dtype=dtype, layout=layout, alignment=alignment, arch=named
+            )
+    problem = _gemm_problem(m, n, k, kernel, dtype, layout, alignment)
+    chooser = _chooser(kernel, problem.dtype, layout, arch)
+    config = chooser.choose(problem)
+    if problem.alignment == TMA_ALIGNMENT:
+        _by_arguments[kernel, dtype, layout, alignment, arch] = chooser
+    _remember((*problem.dims, kernel, dtype, layout, alignment, arch), config)
+    return config
+
+
+def _remember(key: tuple[object, ...], config: KernelConfig) -> None:
+    if len(_memo) >= MEMO_LIMIT:
+        _memo.clear()
+    _memo[key] = config
 
 
 def _gemm_problem(m: int, n: int, k: int, kernel: str, dtype: str, layout: str, alignment: int) -> GemmProblem:
@@ -140,5 +171,11 @@ def _chooser(kernel: str, dtype: str, layout: str, arch: str | None) -> GemmChoo
                 f"searched: {folders}. Make one with `wavetune calibrate` or `wavetune fit`, "
                 "or add its folder to WAVETUNE_MODELS"
             )
-        chooser = _choosers[key] = GemmChooser(read_model(path), spec)
+        model = read_model(path)
+        if (model.kernel, model.dtype, model.layout, model.arch) != key:
+            raise ModelFileError(
+                f"{path}: holds a model of {model.kernel} {model.dtype} {model.layout} on {model.arch}, but its place "
+                f"says {kernel} {dtype} {layout} on {spec.name}; move it"
+            )
+        chooser = _choosers[key] = GemmChooser(model, spec)
     return chooser

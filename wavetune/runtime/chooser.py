@@ -8,8 +8,9 @@ from enum import StrEnum
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
+from wavetune.errors import NoModelError
 from wavetune.mapping.gemm import map_gemm
-from wavetune.mapping.legality import gemm_illegal_reason
+from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason
 from wavetune.runtime.gemm_forms import Entry, GemmForms
 from wavetune.runtime.model_file import ModelFile
 from wavetune.waves.geometry import wave_geometry
@@ -69,6 +70,10 @@ class Choice:
     table: str
 
 
+_Candidates = tuple[tuple[int, ...], tuple[Entry, ...]]
+"""Indices of forms, and the forms made ready."""
+
+
 class GemmChooser:
     """Chooses among the configurations of one GEMM model.
 
@@ -90,48 +95,33 @@ class GemmChooser:
         self.model = model
         self.arch = arch
         self.num_sms = num_sms or model.num_sms
-        self._use_exact = use_exact
         self._forms = GemmForms(model, arch, self.num_sms)
         self._configs = tuple(form.config for form in model.forms)
-        # Octaves are packed into one int: 32 octaves a size.
-        self._cells = {(a << 10) | (b << 5) | c: cell for (a, b, c), cell in model.cells.items()}
-        self._ready: dict[int, tuple[tuple[int, ...], tuple[Entry, ...]]] = {}
-        self._needs_alignment = tuple(
-            gemm_illegal_reason(GemmProblem(1, 1, 1, alignment=1), config, arch) is not None for config in self._configs
-        )
+        self._exact = {sizes: entry.config_index for sizes, entry in model.exact.items()} if use_exact else {}
+        self._ready: dict[tuple[int, int, int], _Candidates] = {}
+        self._everything: _Candidates = (tuple(range(model.n_modelled)), self._forms.all_entries)
 
-    def choose_index(self, m: int, n: int, k: int, alignment: int = 16) -> int:
-        """Return the form index for a positive, checked problem; the hot path of a new shape."""
-        if alignment < 16:
-            return self._choose_unaligned(GemmProblem(m, n, k, self.model.dtype, self.model.layout, alignment))[0]
-        if self._use_exact:
-            entry = self.model.exact.get((m, n, k))
-            if entry is not None:
-                return entry.config_index
-        key = ((m - 1).bit_length() << 10) | ((n - 1).bit_length() << 5) | (k - 1).bit_length()
-        ready = self._ready.get(key)
-        if ready is None:
-            cell = self._cells.get(key)
-            if cell is None:
-                latencies = self._forms.latencies(m, n, k, self._forms.all_entries)
-                return latencies.index(min(latencies))
-            ready = self._ready[key] = (cell.candidates, self._forms.corrected(cell, cell.candidates))
-        candidates, entries = ready
-        if len(candidates) == 1:
-            return candidates[0]
-        latencies = self._forms.latencies(m, n, k, entries)
-        return candidates[latencies.index(min(latencies))]
+    def choose_sizes(self, m: int, n: int, k: int) -> KernelConfig:
+        """Return the configuration for positive, checked sizes at full alignment; the hot path of a new shape."""
+        index = self._exact.get((m, n, k))
+        if index is None:
+            cell = ((m - 1).bit_length(), (n - 1).bit_length(), (k - 1).bit_length())
+            candidates, entries = self._ready.get(cell) or self._make_ready(cell)
+            index = candidates[0] if len(entries) == 1 else candidates[self._forms.fastest(m, n, k, entries)[0]]
+        return self._configs[index]
 
     def choose(self, problem: GemmProblem) -> KernelConfig:
         """Return the configuration for a problem; see `explain`."""
         if problem.is_empty:
             return self._configs[self.model.default_index]
-        return self._configs[self.choose_index(*problem.dims, problem.alignment)]
+        if problem.alignment < TMA_ALIGNMENT:
+            return self._configs[self._choose_unaligned(problem)[0]]
+        return self.choose_sizes(*problem.dims)
 
     def rank(self, problem: GemmProblem) -> list[RankedConfig]:
         """Order every modelled, legal configuration by predicted latency, best first."""
         latencies = self._all_latencies(problem)
-        order = sorted((latency, index) for index, latency in enumerate(latencies) if self._legal(problem, index))
+        order = sorted((latency, index) for index, latency in enumerate(latencies) if self._is_legal(problem, index))
         return [RankedConfig(self._configs[index], latency) for latency, index in order]
 
     def predict(self, problem: GemmProblem) -> dict[KernelConfig, float]:
@@ -139,20 +129,27 @@ class GemmChooser:
         return dict(zip(self._configs, self._all_latencies(problem), strict=False))
 
     def explain(self, problem: GemmProblem) -> Choice:
-        """Return the choice for a problem, with its source and reasons."""
+        """Return the choice for a problem, with its source and reasons.
+
+        Raises
+        ------
+        NoModelError
+            If no configuration of the model is legal for the problem.
+        """
         table = self.model.path
         if problem.is_empty:
             default = self._configs[self.model.default_index]
             return Choice(default, Source.EMPTY, 0.0, 0, 0, 0, 0, None, 0.0, table)
-        source = self._source(problem)
-        if problem.alignment < 16:
-            index, modelled = self._choose_unaligned(problem)
-            if not modelled:
-                source = Source.DEFAULT
+        source = Source.NEAREST if _cell_of(problem) in self.model.cells else Source.MODEL
+        if problem.alignment < TMA_ALIGNMENT:
+            index, is_modelled = self._choose_unaligned(problem)
+            source = source if is_modelled else Source.DEFAULT
         else:
-            index = self.choose_index(*problem.dims)
+            index = self._configs.index(self.choose_sizes(*problem.dims))
+            source = Source.EXACT if problem.dims in self._exact else source
         form = self.model.forms[index]
-        latency_us = dict(enumerate(self._all_latencies(problem))).get(index, float("nan"))
+        latencies = self._all_latencies(problem)
+        latency_us = latencies[index] if index < len(latencies) else float("nan")
         if source is Source.EXACT:
             latency_us = self.model.exact[problem.dims].latency_us
         others = [ranked for ranked in self.rank(problem) if ranked.config != form.config]
@@ -171,29 +168,39 @@ class GemmChooser:
             table=table,
         )
 
-    def _source(self, problem: GemmProblem) -> Source:
-        if self._use_exact and problem.alignment >= 16 and problem.dims in self.model.exact:
-            return Source.EXACT
-        return Source.NEAREST if self._cell_key(problem) in self._cells else Source.MODEL
-
-    def _cell_key(self, problem: GemmProblem) -> int:
-        a, b, c = ((size - 1).bit_length() for size in problem.dims)
-        return (a << 10) | (b << 5) | c
+    def _make_ready(self, key: tuple[int, int, int]) -> _Candidates:
+        """Return a cell's candidates, everything where there is no cell."""
+        cell = self.model.cells.get(key)
+        if cell is None:
+            return self._everything
+        ready = self._ready[key] = (cell.candidates, self._forms.corrected(cell, cell.candidates))
+        return ready
 
     def _all_latencies(self, problem: GemmProblem) -> list[float]:
-        cell = self._cells.get(self._cell_key(problem))
+        cell = self.model.cells.get(_cell_of(problem))
         entries = self._forms.all_entries
         if cell is not None:
             entries = self._forms.corrected(cell, range(len(entries)))
         return self._forms.latencies(*problem.dims, entries)
 
-    def _legal(self, problem: GemmProblem, index: int) -> bool:
-        return problem.alignment >= 16 or not self._needs_alignment[index]
+    def _is_legal(self, problem: GemmProblem, index: int) -> bool:
+        return gemm_illegal_reason(problem, self._configs[index], self.arch) is None
 
     def _choose_unaligned(self, problem: GemmProblem) -> tuple[int, bool]:
         """Return the best legal form and whether it was modelled; the default where nothing modelled is legal."""
         latencies = self._all_latencies(problem)
-        legal = [index for index in range(len(latencies)) if self._legal(problem, index)]
-        if not legal:
-            return self.model.default_index, False
-        return min(legal, key=latencies.__getitem__), True
+        legal = [index for index in range(len(latencies)) if self._is_legal(problem, index)]
+        if legal:
+            return min(legal, key=latencies.__getitem__), True
+        for index in (self.model.default_index, *range(len(self._configs))):
+            if self._is_legal(problem, index):
+                return index, False
+        reason = gemm_illegal_reason(problem, self._configs[self.model.default_index], self.arch)
+        raise NoModelError(
+            f"{self.model.path or 'the model'}: no configuration is legal for {problem}; the default is not because: "
+            f"{reason}. Calibrate with configurations that load without TMA"
+        )
+
+
+def _cell_of(problem: GemmProblem) -> tuple[int, ...]:
+    return tuple((size - 1).bit_length() for size in problem.dims)

@@ -18,13 +18,19 @@ from typing import Any, NoReturn, TypeVar
 from wavetune.core.arch import find_arch
 from wavetune.core.config import KernelConfig, KernelSpec, find_kernel_spec
 from wavetune.core.dtype import find_dtype
+from wavetune.core.problem import GEMM_LAYOUTS, MAX_DIMENSION, GemmProblem
 from wavetune.errors import ConfigError, ModelFileError, WavetuneError
+from wavetune.mapping.legality import gemm_illegal_reason
 from wavetune.runtime.model_file import SCHEMA, SCHEMA_VERSION, Cell, ExactEntry, LaunchForm, MicroChoice, ModelFile
 from wavetune.waves.terms import TERM_UNITS, TERMS
 
 _T = TypeVar("_T")
 _DIGEST_MARK = b'"digest": "sha256:'
 _DIGEST_HEX = 64
+_MAX_NUMBER = 1e300
+_MAX_OCTAVE = 31
+# The first so many terms are positive for every problem, so one positive coefficient makes every latency positive.
+_N_ALWAYS = TERMS.index("compulsory") + 1
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelFile:
@@ -49,13 +55,20 @@ def decode_model(data: bytes, name: str) -> ModelFile:
     reader = _Reader(name)
     try:
         text = data.decode("utf-8")
-        document = json.loads(text, parse_constant=reader.refuse_constant, object_pairs_hook=reader.unique_keys)
+        document = json.loads(
+            text,
+            parse_constant=reader.refuse_constant,
+            parse_float=reader.finite,
+            object_pairs_hook=reader.unique_keys,
+        )
     except UnicodeDecodeError:
         reader.fail("file", "not UTF-8 text")
     except RecursionError:
         reader.fail("file", "nested too deeply to be a model")
     except json.JSONDecodeError as error:
         reader.fail("file", f"not complete JSON ({error.msg} at line {error.lineno}); it may have been cut")
+    except ValueError:
+        reader.fail("file", "holds an integer of thousands of digits")
     if not isinstance(document, dict):
         reader.fail("file", "not a JSON object")
     if document.get("schema") != SCHEMA:
@@ -63,7 +76,8 @@ def decode_model(data: bytes, name: str) -> ModelFile:
     version = reader.integer(document, "schema_version", 1)
     if version > SCHEMA_VERSION:
         reader.fail(
-            "schema_version", f"{version} is newer than {SCHEMA_VERSION}, the newest this version reads; upgrade wavetune"
+            "schema_version",
+            f"{version} is newer than {SCHEMA_VERSION}, the newest this version reads; upgrade wavetune",
         )
     digest = reader.string(document, "digest")
     if digest != f"sha256:{_digest_of(data)}":
@@ -105,7 +119,7 @@ def encode_model(model: ModelFile) -> bytes:
             "cells",
             _lines(
                 [
-                    f'{_dump(",".join(map(str, key)))}: {_dump([list(cell.candidates), list(cell.correction_permille)])}'
+                    _dump(",".join(map(str, key))) + ": " + _dump([cell.candidates, cell.correction_permille])
                     for key, cell in sorted(model.cells.items())
                 ],
                 "{}",
@@ -124,7 +138,7 @@ def write_model(model: ModelFile, path: str | os.PathLike[str]) -> None:
     Raises
     ------
     ModelFileError
-        If the folder cannot be written.
+        If the folder cannot be written, or the model holds what JSON cannot: NaN or infinity.
     """
     target = Path(path)
     try:
@@ -142,6 +156,8 @@ def write_model(model: ModelFile, path: str | os.PathLike[str]) -> None:
             raise
     except OSError as error:
         raise ModelFileError(f"{target}: cannot write: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ModelFileError(f"{target}: cannot write: {error}") from None
 
 
 def _digest_of(data: bytes) -> str:
@@ -197,6 +213,12 @@ class _Reader:
     def refuse_constant(self, word: str) -> NoReturn:
         self.fail("file", f"{word} is not a number a model may hold")
 
+    def finite(self, text: str) -> float:
+        number = float(text)
+        if not math.isfinite(number):
+            self.fail("file", f"{text} is not a number a model may hold")
+        return number
+
     def unique_keys(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         document = dict(pairs)
         if len(document) != len(pairs):
@@ -225,7 +247,7 @@ class _Reader:
         return value
 
     def as_number(self, value: Any, field: str) -> float:
-        if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+        if type(value) not in (int, float) or not 0 <= value <= _MAX_NUMBER:
             self.fail(field, f"expected a finite number that is not negative, got {value!r}")
         return float(value)
 
@@ -243,27 +265,34 @@ class _Reader:
         spec = find_kernel_spec(self.string(document, "kernel"))
         arch = find_arch(self.string(document, "arch"))
         dtype = find_dtype(self.string(document, "dtype"))
-        if tuple(self.get(document, "terms")) != TERMS:
+        layout = self.string(document, "layout")
+        if layout not in GEMM_LAYOUTS:
+            self.fail("layout", f"unknown layout {layout!r}; known: {', '.join(GEMM_LAYOUTS)}")
+        if self.get(document, "terms") != list(TERMS):
             self.fail("terms", f"this version of wavetune needs {list(TERMS)}")
         forms = self.as_list(self.get(document, "forms"), "forms", lambda v, f: self.form(v, f, spec))
-        if not forms:
-            self.fail("forms", "empty: a model needs at least one launch configuration")
         n_modelled = sum(form.coefficients is not None for form in forms)
+        if not n_modelled:
+            self.fail("forms", "a model needs at least one launch configuration with coefficients")
         if any(form.coefficients is None for form in forms[:n_modelled]):
             self.fail("forms", "forms without coefficients must come last")
         if len({form.config for form in forms}) != len(forms):
             self.fail("forms", "the same configuration appears twice")
+        for index, form in enumerate(forms):
+            reason = gemm_illegal_reason(GemmProblem(1, 1, 1), form.config, arch)
+            if reason is not None:
+                self.fail(f"forms[{index}].config", f"never legal: {reason}")
         last = len(forms) - 1
         return ModelFile(
             kernel=spec.name,
             dtype=dtype.name,
-            layout=self.string(document, "layout"),
+            layout=layout,
             arch=arch.name,
             num_sms=self.integer(document, "num_sms", 1),
             forms=forms,
             default_index=self.as_integer(self.get(document, "default"), "default", 0, last),
             micro=self.as_list(
-                self.get(document, "micro"), "micro", lambda v, f: self.micro(v, f, spec, n_modelled - 1)
+                self.get(document, "micro"), "micro", lambda v, f: self.micro(v, f, spec, forms[:n_modelled])
             ),
             bound_log2=self.as_number(self.get(document, "bound_log2"), "bound_log2"),
             cells=self.cells(document, len(spec.dims), n_modelled),
@@ -275,9 +304,9 @@ class _Reader:
             path=self._name,
         )
 
-    def config(self, value: Any, field: str, read: Callable[[dict[str, Any]], KernelConfig]) -> KernelConfig:
+    def config(self, value: Any, field: str, spec: KernelSpec) -> KernelConfig:
         try:
-            return read(self.as_object(value, field))
+            return spec.config(self.as_object(value, field))
         except ConfigError as error:
             self.fail(field, str(error))
 
@@ -288,36 +317,39 @@ class _Reader:
             coefficients = self.as_list(coefficients, f"{field}.coefficients", self.as_number)
             if len(coefficients) != len(TERMS):
                 self.fail(f"{field}.coefficients", f"expected {len(TERMS)} numbers, got {len(coefficients)}")
+            if not any(coefficients[:_N_ALWAYS]):
+                self.fail(f"{field}.coefficients", f"one of {', '.join(TERMS[:_N_ALWAYS])} must be positive")
         return LaunchForm(
-            config=self.config(self.get(row, "config", f"{field}."), f"{field}.config", spec.config),
+            config=self.config(self.get(row, "config", f"{field}."), f"{field}.config", spec),
             ctas_per_sm=self.integer(row, "ctas_per_sm", 1, f"{field}."),
             num_regs=self.integer(row, "num_regs", 0, f"{field}."),
             smem_bytes=self.integer(row, "smem_bytes", 0, f"{field}."),
             coefficients=coefficients,
         )
 
-    def micro(self, value: Any, field: str, spec: KernelSpec, last: int) -> MicroChoice:
+    def micro(self, value: Any, field: str, spec: KernelSpec, forms: tuple[LaunchForm, ...]) -> MicroChoice:
         row = self.as_object(value, field)
         trips = self.as_list(
             self.get(row, "loop_trips", f"{field}."), f"{field}.loop_trips", lambda v, f: self.as_integer(v, f, 1)
         )
         index = self.as_list(
-            self.get(row, "form", f"{field}."), f"{field}.form", lambda v, f: self.as_integer(v, f, 0, last)
+            self.get(row, "form", f"{field}."), f"{field}.form", lambda v, f: self.as_integer(v, f, 0, len(forms) - 1)
         )
         if not trips or len(trips) != len(index) or list(trips) != sorted(set(trips)):
             self.fail(field, "loop_trips must be increasing and as many as form")
         macro = self.as_object(self.get(row, "macro", f"{field}."), f"{field}.macro")
-        if tuple(macro) != spec.macro:
-            self.fail(f"{field}.macro", f"expected the fields {list(spec.macro)}")
-        return MicroChoice(self.config(macro, f"{field}.macro", lambda fields: KernelConfig(**fields)), trips, index)
+        if any(macro != dict(spec.macro_of(forms[i].config)) for i in index):
+            self.fail(f"{field}.macro", "not the fields of its forms")
+        return MicroChoice(spec.macro_of(forms[index[0]].config), trips, index)
 
     def cells(self, document: dict[str, Any], n_dims: int, n_modelled: int) -> dict[tuple[int, ...], Cell]:
         cells: dict[tuple[int, ...], Cell] = {}
+        octaves = set(map(str, range(_MAX_OCTAVE + 1)))
         for name, value in self.as_object(self.get(document, "cells"), "cells").items():
             field = f"cells[{name}]"
             parts = name.split(",")
-            if len(parts) != n_dims or not all(part.isascii() and part.isdigit() for part in parts):
-                self.fail(field, f"the key must be {n_dims} octave numbers")
+            if len(parts) != n_dims or not octaves.issuperset(parts):
+                self.fail(field, f"the key must be {n_dims} octaves from 0 to {_MAX_OCTAVE}")
             if not isinstance(value, list) or len(value) != 2:
                 self.fail(field, "expected [candidates, correction]")
             candidates, correction = value
@@ -329,7 +361,7 @@ class _Reader:
                 and len(correction) == n_modelled
                 and set(map(type, candidates)) == {int}
                 and set(map(type, correction)) == {int}
-                and 0 <= min(candidates)
+                and min(candidates) >= 0
                 and max(candidates) < n_modelled
                 and max(correction) <= 5000
                 and min(correction) >= -5000
@@ -344,8 +376,11 @@ class _Reader:
         def read(value: Any, field: str) -> tuple[tuple[int, ...], ExactEntry]:
             if not isinstance(value, list) or len(value) != n_dims + 2:
                 self.fail(field, f"expected {n_dims} sizes, a form and a latency")
-            key = tuple(self.as_integer(size, field, 1) for size in value[:n_dims])
-            return key, ExactEntry(self.as_integer(value[n_dims], field, 0, last), self.as_number(value[-1], field))
+            key = tuple(self.as_integer(size, field, 1, MAX_DIMENSION) for size in value[:n_dims])
+            latency_us = self.as_number(value[-1], field)
+            if latency_us == 0.0:
+                self.fail(field, "a measured latency is positive")
+            return key, ExactEntry(self.as_integer(value[n_dims], field, 0, last), latency_us)
 
         rows = self.as_list(self.get(document, "exact"), "exact", read)
         entries = dict(rows)
@@ -359,7 +394,7 @@ class _Reader:
         for name in spec.dims:
             field = f"fit_range.{name}"
             bounds = self.as_list(
-                self.get(value, name, "fit_range."), field, lambda v, f: self.as_integer(v, f, 1)
+                self.get(value, name, "fit_range."), field, lambda v, f: self.as_integer(v, f, 1, MAX_DIMENSION)
             )
             if len(bounds) != 2 or bounds[0] > bounds[1]:
                 self.fail(field, "expected [smallest, largest]")

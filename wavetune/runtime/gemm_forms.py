@@ -15,8 +15,10 @@ from wavetune.mapping.gemm import reusable_l2_bytes
 from wavetune.runtime.model_file import Cell, ModelFile
 from wavetune.waves.terms import BYTES_PER_MB, FLOPS_PER_GFLOP, sustained_onset_gflop
 
-Entry = tuple[float, int, int, int, int, int, int, tuple[float, ...]]
-"""One form made ready: correction factor, block_m, block_n, block_k, split_k, group_m, wave width, coefficients."""
+Entry = tuple[float, ...]
+"""One form made ready: block_m, block_n, block_k, split_k, group_m, wave width; then its coefficients in the order of
+`wavetune.waves.terms.TERMS`, times the correction factor, those of ``work`` and ``work_trip`` for one CTA instead of
+one CTA an SM. All of them floats: Python divides and multiplies those fastest, and they hold every size exactly."""
 
 
 class GemmForms:
@@ -34,74 +36,91 @@ class GemmForms:
 
     def __init__(self, model: ModelFile, arch: ArchSpec, num_sms: int) -> None:
         dtype = find_dtype(model.dtype)
-        self._input_bytes = dtype.input_bytes
-        self._output_bytes = dtype.output_bytes
-        self._num_sms = num_sms
-        self._reusable_bytes = reusable_l2_bytes(arch.l2_bytes)
+        self._input_mb = dtype.input_bytes / BYTES_PER_MB
+        self._output_mb = dtype.output_bytes / BYTES_PER_MB
+        self._num_sms = float(num_sms)
+        self._reusable_mb = reusable_l2_bytes(arch.l2_bytes) / BYTES_PER_MB
         self._onset_gflop = sustained_onset_gflop(arch)
-        self._entries: list[Entry] = []
+        entries: list[Entry] = []
         for form in model.forms[: model.n_modelled]:
-            config = form.config
             assert form.coefficients is not None
-            self._entries.append(
-                (
-                    1.0,
-                    *(int(config[name]) for name in ("block_m", "block_n", "block_k", "split_k", "group_m")),
-                    form.ctas_per_sm * num_sms,
-                    form.coefficients,
-                )  # type: ignore[arg-type]
+            block_m, block_n, block_k, split_k, group_m = (
+                float(form.config[name]) for name in ("block_m", "block_n", "block_k", "split_k", "group_m")
             )
-        self.all_entries: tuple[Entry, ...] = tuple(self._entries)
+            launch, wave, wave_trip, depth_trip, work, work_trip, *rest = form.coefficients
+            compulsory, reread, workspace, sustained = rest
+            if form.ctas_per_sm == 1:
+                # Waves and depth are the same number; the loop skips a depth that counts for nothing.
+                wave_trip, depth_trip = wave_trip + depth_trip, 0.0
+            entries.append(
+                (
+                    block_m, block_n, block_k, split_k, group_m, float(form.ctas_per_sm * num_sms),
+                    launch, wave, wave_trip, depth_trip, work / num_sms, work_trip / num_sms,
+                    compulsory, reread, workspace, sustained,
+                )
+            )  # fmt: skip
+        self.all_entries: tuple[Entry, ...] = tuple(entries)
 
     def corrected(self, cell: Cell, indices: Iterable[int]) -> tuple[Entry, ...]:
         """Make forms ready for one cell: with its correction factors, in the order of ``indices``."""
-        return tuple(
-            (math.exp(cell.correction_permille[index] / 1000), *self._entries[index][1:]) for index in indices
-        )
+        ready = []
+        for index in indices:
+            entry, factor = self.all_entries[index], math.exp(cell.correction_permille[index] / 1000)
+            ready.append((*entry[:6], *(coefficient * factor for coefficient in entry[6:])))
+        return tuple(ready)
 
-    def latencies(self, m: int, n: int, k: int, entries: tuple[Entry, ...]) -> list[float]:
-        """Predict microseconds for each entry.
+    def latencies(self, m: int, n: int, k: int, entries: Iterable[Entry]) -> list[float]:
+        """Predict microseconds for each entry: one positive latency each; see `fastest` for the parameters."""
+        return [self.fastest(m, n, k, (entry,))[1] for entry in entries]
+
+    def fastest(self, m: int, n: int, k: int, entries: Iterable[Entry]) -> tuple[int, float]:
+        """Find the entry with the smallest predicted latency.
 
         Parameters
         ----------
         m, n, k : int
             Positive sizes.
-        entries : tuple of Entry
-            From `corrected` or `all_entries`.
+        entries : iterable of Entry
+            From `corrected` or `all_entries`; at least one.
 
         Returns
         -------
-        list of float
-            One positive latency an entry.
+        index : int
+            Position of the entry; of equal ones, the first.
+        latency_us : float
+            Its latency, microseconds.
         """
-        num_sms = self._num_sms
-        compulsory = ((m + n) * k * self._input_bytes + m * n * self._output_bytes) / BYTES_PER_MB
-        excess = (n * k * self._input_bytes - self._reusable_bytes) / BYTES_PER_MB
-        sustained = 2 * m * n * k / FLOPS_PER_GFLOP - self._onset_gflop
-        if sustained < 0.0:
-            sustained = 0.0
-        result = []
-        for factor, block_m, block_n, block_k, split_k, group_m, width, coefficients in entries:
-            c_one, c_w, c_wl, c_dl, c_g, c_gl, c_mb, c_reread, c_workspace, c_sustained = coefficients
-            tiles_m = -(-m // block_m)
-            grid = tiles_m * -(-n // block_n) * split_k
-            trips = -(-k // block_k)
-            if split_k != 1:
+        # Floor division of a negative is minus the ceiling; in products of two of them the signs cancel.
+        minus_m, minus_n, minus_k, num_sms = -float(m), -float(n), -float(k), self._num_sms
+        weight_mb = minus_n * minus_k * self._input_mb
+        compulsory_mb = weight_mb + minus_m * minus_k * self._input_mb + minus_m * minus_n * self._output_mb
+        excess_mb = weight_mb - self._reusable_mb
+        sustained_gflop = max(-2.0 * minus_m * minus_n * minus_k / FLOPS_PER_GFLOP - self._onset_gflop, 0.0)
+        fastest, fastest_us, index = -1, math.inf, -1
+        for (
+            block_m, block_n, block_k, split_k, group_m, width,
+            launch, wave, wave_trip, depth_trip, work, work_trip, compulsory, reread, workspace, sustained,
+        ) in entries:  # fmt: skip
+            index += 1
+            tiles_m = -(minus_m // block_m)
+            minus_grid = tiles_m * (minus_n // block_n)
+            trips = -(minus_k // block_k)
+            latency = launch + compulsory * compulsory_mb + sustained * sustained_gflop
+            if split_k != 1.0:
+                minus_grid *= split_k
                 trips = -(-trips // split_k)
-            waves = -(-grid // width)
-            depth = -(-grid // num_sms)
-            work = grid / num_sms
-            latency = (
-                c_one
-                + c_w * waves
-                + c_g * work
-                + (c_wl * waves + c_dl * depth + c_gl * work) * trips
-                + c_mb * compulsory
-                + c_sustained * sustained
-            )
-            if excess > 0.0 and tiles_m > group_m:
-                latency += c_reread * excess * (-(-tiles_m // group_m) - 1)
-            if split_k != 1:
-                latency += c_workspace * (8 * m * n * split_k / BYTES_PER_MB)
-            result.append(latency * factor)
-        return result
+                latency += workspace * (8 * m * n * split_k / BYTES_PER_MB)
+            latency -= minus_grid * (work + work_trip * trips)
+            # Every term only adds: a form that is too slow already needs no more of them.
+            if latency >= fastest_us:
+                continue
+            latency -= minus_grid // width * (wave + wave_trip * trips)
+            if latency >= fastest_us:
+                continue
+            if depth_trip:
+                latency -= minus_grid // num_sms * (depth_trip * trips)
+            if excess_mb > 0.0 and tiles_m > group_m:
+                latency += reread * excess_mb * (-(-tiles_m // group_m) - 1.0)
+            if latency < fastest_us:
+                fastest, fastest_us = index, latency
+        return fastest, fastest_us

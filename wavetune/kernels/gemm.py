@@ -1,0 +1,302 @@
+"""The GEMM family on the host: legality, and the launches of one problem under one configuration."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from wavetune.core.arch import ArchSpec
+from wavetune.core.config import KernelConfig
+from wavetune.core.dtype import find_dtype
+from wavetune.core.problem import MAX_DIMENSION, GemmProblem
+from wavetune.errors import ConfigError
+from wavetune.kernels import gemm_device, gemm_pair_device
+from wavetune.kernels.call import IS_INTERPRETED, KernelCall, KernelVariant, Launch, LaunchSequence, bind, forget_memory
+from wavetune.kernels.gemm_operands import TMA_ALIGNMENT, TORCH_DTYPES, GemmOperands, workspace_size
+from wavetune.mapping.gemm import ceil_div, map_gemm
+
+MAX_TMA_BOX = 256
+"""Elements of one side of a TMA box (CUDA driver API, cuTensorMapEncodeTiled)."""
+
+WARPGROUP_ROWS = 64
+"""Rows of one wgmma (PTX ISA, wgmma.mma_async): narrower tiles compute the transpose."""
+
+PAIR_WIDTHS = {80: 64, 96: 64, 160: 128, 192: 128}
+"""Tile widths made of two parts, and the columns of the left part; see `wavetune.kernels.gemm_pair_device`."""
+
+REDUCTION_BLOCK = 512
+"""Columns that one CTA of the split-k reduction adds up: one 16-byte load of each split for each of 128 threads."""
+
+
+def illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
+    """Say why a configuration cannot run a problem, or None if it can.
+
+    Decides from the rules of the kernels alone; registers and exact shared memory come from the compiled kernel.
+    """
+    block_m, block_n, block_k, split_k = (_int(config, name) for name in ("block_m", "block_n", "block_k", "split_k"))
+    is_pair = block_n in PAIR_WIDTHS
+    if problem.dtype not in TORCH_DTYPES:
+        return f"the kernels take {', '.join(TORCH_DTYPES)}, not {problem.dtype}"
+    for name in ("block_m", "block_n", "block_k", "num_warps"):
+        size = _int(config, name)
+        if size & (size - 1) and not (name == "block_n" and is_pair):
+            return f"{name} must be a power of two (block_n also one of {tuple(PAIR_WIDTHS)}), got {size}"
+    if min(block_m, block_n, block_k) < 16:
+        return "a matrix instruction needs tiles of at least 16 x 16 x 16"
+    if (split_k > 1) != (config["schedule"] == "split_k"):
+        return f"schedule {config['schedule']} does not go with split_k={split_k}"
+    if config["load"] == "tma":
+        if not arch.has_tma:
+            return f"{arch.name} has no TMA"
+        if problem.alignment < TMA_ALIGNMENT:
+            return f"TMA needs {TMA_ALIGNMENT}-byte alignment, the operands have {problem.alignment}"
+        if max(block_m, block_n, block_k) > MAX_TMA_BOX:
+            return f"a TMA box has at most {MAX_TMA_BOX} elements a side"
+    elif config["epilogue_split"] != 1 or is_pair:
+        return f"epilogue_split={config['epilogue_split']} with block_n={block_n} needs load=tma"
+    if config["epilogue_split"] not in (1, 2):
+        return f"epilogue_split must be 1 or 2, got {config['epilogue_split']}"
+    if config["epilogue_split"] == 2 and (config["schedule"] == "split_k" or is_pair):
+        return "epilogue_split=2 applies neither to split_k nor to a tile of two parts"
+    if is_pair and block_m < WARPGROUP_ROWS:
+        return f"block_n={block_n} needs block_m of at least {WARPGROUP_ROWS}"
+    stage_bytes = (block_m + block_n) * block_k * find_dtype(problem.dtype).input_bytes
+    # Pointer pipelines may keep one stage in registers, hence the - 1.
+    if stage_bytes * max(_int(config, "num_stages") - 1, 1) > arch.smem_per_cta_bytes:
+        return f"{config['num_stages']} stages of {stage_bytes} B exceed the shared memory of {arch.name}"
+    if problem.is_empty:
+        return None
+    trips = ceil_div(problem.k, block_k)
+    if split_k > trips:
+        return f"split_k={split_k} exceeds the {trips} loop trips"
+    if ceil_div(problem.m, block_m) * ceil_div(problem.n, block_n) * split_k > MAX_DIMENSION:
+        return "the grid exceeds 2**31 - 1 CTAs"
+    return None
+
+
+@lru_cache(maxsize=8192)
+def gemm_variants(
+    config: KernelConfig, arch: ArchSpec, dtype: str, layout: str, unit: int, has_bias: bool, activation: str
+) -> tuple[KernelVariant, ...]:
+    """Return what a configuration compiles: one kernel, for split-k two. Independent of sizes.
+
+    Parameters
+    ----------
+    config : KernelConfig
+        A complete, legal GEMM configuration.
+    arch : ArchSpec
+        The GPU.
+    dtype, layout : str
+        Of the operands; the dtype only keeps the variants of different dtypes apart.
+    unit : int
+        Elements of 16 bytes where pointers are aligned to that, else 1.
+    has_bias : bool
+        Whether a bias is added.
+    activation : str
+        One of `wavetune.kernels.gemm_operands.ACTIVATIONS`.
+    """
+    schedule, is_tma = config["schedule"], config["load"] == "tma"
+    block_m, block_n = _int(config, "block_m"), _int(config, "block_n")
+    is_pair, width = block_n in PAIR_WIDTHS, {"WIDTH": PAIR_WIDTHS.get(block_n)}
+    tile = {name.upper(): config[name] for name in ("block_m", "block_n", "block_k", "group_m")}
+    b_is_nk = {"B_IS_NK": layout == "nk"}
+    swap = {"SWAP": arch.has_tma and block_m < WARPGROUP_ROWS <= block_n}
+    finish = {"HAS_BIAS": has_bias, "ACTIVATION": activation}
+    in_units = {"UNIT": unit}
+    # Programmatic dependent launch needs compute capability 9.0, as TMA does; the interpreter does not know it.
+    overlap = {"OVERLAP": arch.has_tma and not IS_INTERPRETED}
+    num_warps, num_stages = _int(config, "num_warps"), _int(config, "num_stages")
+
+    def variant(kernel: Any, *constants: dict[str, Any]) -> KernelVariant:
+        merged = {name: value for part in constants for name, value in part.items()}
+        return KernelVariant(kernel, merged, num_warps, num_stages, arch, is_persistent=schedule == "persistent")
+
+    if schedule == "split_k":
+        split = {"SPLIT_K": config["split_k"]}
+        reduction = KernelVariant(
+            gemm_device.reduce_splits_kernel,
+            {"BLOCK_N": REDUCTION_BLOCK, **split, **finish, **in_units, **overlap},
+            num_warps=4,
+            num_stages=1,
+            arch=arch,
+            overlaps_previous=overlap["OVERLAP"],
+        )
+        if is_pair:
+            main = variant(gemm_pair_device.split_pair_kernel, tile, width, split, b_is_nk, in_units, overlap)
+        else:
+            kernel = gemm_device.split_tma_kernel if is_tma else gemm_device.split_pointer_kernel
+            main = variant(kernel, tile, split, b_is_nk, swap, in_units, overlap)
+        return main, reduction
+    is_persistent = schedule == "persistent"
+    if is_pair:
+        kernel = gemm_pair_device.persistent_pair_kernel if is_persistent else gemm_pair_device.tile_pair_kernel
+        return (variant(kernel, tile, width, b_is_nk, finish),)
+    if is_tma:
+        kernel = gemm_device.persistent_tma_kernel if is_persistent else gemm_device.tile_tma_kernel
+        return (variant(kernel, tile, b_is_nk, swap, {"EPILOGUE_SPLIT": config["epilogue_split"]}, finish),)
+    kernel = gemm_device.persistent_pointer_kernel if is_persistent else gemm_device.tile_pointer_kernel
+    return (variant(kernel, tile, b_is_nk, swap, finish, in_units),)
+
+
+def gemm_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> list[KernelCall]:
+    """Describe the launches of one GEMM; the grid comes from `wavetune.mapping.gemm.map_gemm`.
+
+    Parameters
+    ----------
+    operands : GemmOperands
+        Not empty, with the workspace of ``config``.
+    config : KernelConfig
+        A complete GEMM configuration that `illegal_reason` accepts.
+    arch : ArchSpec
+        The GPU.
+
+    Returns
+    -------
+    list of KernelCall
+        One kernel, or for split-k two, in order; their times add up to the latency of the configuration.
+
+    Raises
+    ------
+    ConfigError
+        If the workspace of split-k is missing or too small.
+    ProblemError
+        If a size is zero.
+    """
+    problem = operands.problem
+    m, n, k = problem.dims
+    a, b, out, bias = operands.a, operands.b, operands.out, operands.bias
+    unit = TMA_ALIGNMENT // find_dtype(problem.dtype).input_bytes
+    if problem.alignment < TMA_ALIGNMENT or n % unit or k % unit:
+        unit = 1
+    variants = gemm_variants(
+        config, arch, problem.dtype, problem.layout, unit, bias is not None, operands.activation
+    )
+    grid_size = map_gemm(problem, config, arch).grid_size
+    is_tma = config["load"] == "tma"
+    inputs = _input_descriptors(operands, config) if is_tma else (a, b)
+    in_units = (m, n // unit, k // unit)
+    if config["schedule"] == "split_k":
+        _check_workspace(operands, config)
+        strides = () if is_tma else (a.stride(0) // unit, b.stride(0) // unit)
+        main = KernelCall(variants[0], (*inputs, operands.partials, *in_units, *strides), grid_size)
+        reduce_args = (operands.partials, out, bias, m, n // unit, out.stride(0) // unit)
+        return [main, KernelCall(variants[1], reduce_args, m * ceil_div(n, REDUCTION_BLOCK))]
+    if is_tma:
+        args = (*inputs, *_output_descriptors(out, config), bias, m, n, k)
+    else:
+        args = (*inputs, out, bias, *in_units, *(tensor.stride(0) // unit for tensor in (a, b, out)))
+    return [KernelCall(variants[0], args, grid_size)]
+
+
+def bind_gemm(operands: GemmOperands, config: KernelConfig, arch: ArchSpec, stream: int) -> Launch:
+    """Return a function that runs the GEMM on ``stream``; descriptors and grid are prepared once, here.
+
+    Raises
+    ------
+    ConfigError
+        If the workspace of split-k is missing or too small.
+    ProblemError
+        If a size is zero.
+    """
+    launches = [bind(call, stream) for call in gemm_calls(operands, config, arch)]
+    if len(launches) == 1:
+        return launches[0]
+    return LaunchSequence(tuple(launches))
+
+
+def launch_gemm(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> None:
+    """Run one GEMM on the current stream of the operands' device, without allocating.
+
+    Costs the host 17 us where the operands were seen before, as torch.mm costs 16 (H200 machine, Triton 3.6, 2026-11).
+    With k = 0 the result is the activation of the bias (of zero without a bias), as torch gives; without rows or
+    columns nothing happens.
+
+    Raises
+    ------
+    ConfigError
+        If the workspace of split-k is missing or too small.
+    """
+    problem = operands.problem
+    if problem.is_empty:
+        if problem.m and problem.n:
+            _fill_empty_product(operands)
+        return
+    a, b, out, bias, partials = operands.a, operands.b, operands.out, operands.bias, operands.partials
+    stream = _current_stream(out)
+    # A launch is decided by addresses, strides and the configuration, so the bound one serves again: weights stay
+    # where they are, and an allocator reuses the places of activations.
+    key = (
+        problem, config, operands.activation, stream, out.device.index,
+        a.data_ptr(), b.data_ptr(), out.data_ptr(), a.stride(0), b.stride(0), out.stride(0),
+        0 if bias is None else bias.data_ptr(), 0 if partials is None else partials.data_ptr(),
+    )  # fmt: skip
+    launch = _BOUND.get(key)
+    if launch is None:
+        if len(_BOUND) >= MAX_BOUND:
+            _BOUND.clear()
+        launch = bind_gemm(operands, config, arch, stream)
+        if forget_memory(launch):
+            _BOUND[key] = launch
+    launch()
+
+
+MAX_BOUND = 4096
+"""Bound launches that are kept, about 1 KB each; all are dropped when there are more."""
+
+_BOUND: dict[tuple[object, ...], Launch] = {}
+
+
+def _int(config: KernelConfig, name: str) -> int:
+    return int(config[name])
+
+
+def _descriptor(tensor: Any, rows: int, columns: int) -> TensorDescriptor:
+    return TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], [rows, columns])
+
+
+def _parts(config: KernelConfig) -> tuple[int, ...]:
+    block_n = _int(config, "block_n")
+    left = PAIR_WIDTHS.get(block_n)
+    return (block_n,) if left is None else (left, block_n - left)
+
+
+def _input_descriptors(operands: GemmOperands, config: KernelConfig) -> tuple[TensorDescriptor, ...]:
+    block_k = _int(config, "block_k")
+    a = _descriptor(operands.a, _int(config, "block_m"), block_k)
+    if operands.problem.layout == "nk":
+        return (a, *(_descriptor(operands.b, width, block_k) for width in _parts(config)))
+    return (a, *(_descriptor(operands.b, block_k, width) for width in _parts(config)))
+
+
+def _output_descriptors(out: Any, config: KernelConfig) -> tuple[TensorDescriptor, ...]:
+    block_m, split = _int(config, "block_m"), _int(config, "epilogue_split")
+    return tuple(_descriptor(out, block_m, width // split) for width in _parts(config))
+
+
+def _current_stream(tensor: Any) -> int:
+    if tensor.device.type == "cpu":
+        return 0
+    import torch
+
+    return int(torch.cuda.current_stream(tensor.device).cuda_stream)
+
+
+def _check_workspace(operands: GemmOperands, config: KernelConfig) -> None:
+    needed = workspace_size(operands.problem, config)
+    if operands.partials is None or operands.partials.numel() < needed:
+        has = "none" if operands.partials is None else operands.partials.numel()
+        raise ConfigError(f"split_k needs a workspace of {needed} fp32, got {has}; use GemmOperands.with_workspace")
+
+
+def _fill_empty_product(operands: GemmOperands) -> None:
+    import torch
+
+    if operands.bias is None:
+        operands.out.zero_()
+    else:
+        operands.out.copy_(operands.bias)
+    if operands.activation != "none":
+        functions = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu}
+        operands.out.copy_(functions[operands.activation](operands.out.float()))
