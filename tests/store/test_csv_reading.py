@@ -198,8 +198,8 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 def test_one_configuration_with_two_kernels_is_refused(tmp_path: Path) -> None:
     """One configuration with two kernels is refused."""
-    other = ROWS[2].replace(",69,0,", ",72,0,")
-    with pytest.raises(MeasurementError, match=r"a\.csv:4: num_regs is 72 here and 69"):
+    other = ROWS[2].replace(",69,0,", ",92,0,")
+    with pytest.raises(MeasurementError, match=r"a\.csv:4: num_regs is 92 here and 69"):
         read(tmp_path / "a.csv", text_of(*ROWS[:2], other), on_bad_row="skip")
     (tmp_path / "b.csv").write_text(text_of(other))
     (tmp_path / "c.csv").write_text(text_of(*ROWS[:2]))

@@ -19,6 +19,10 @@ ALIGNMENTS = (16, 8, 4, 2, 1)
 """Alignment classes in bytes: the largest that divides every base pointer and leading stride."""
 
 
+CONTIGUOUS = 0
+"""In place of an alignment class: that of contiguous operands."""
+
+
 @runtime_checkable
 class Problem(Protocol):
     """Anything a configuration can be chosen for."""
@@ -61,9 +65,7 @@ def check_dimension(name: str, value: object) -> int:
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ProblemTypeError(
-            f"{name} must be an integer, got {value!r} of type {type(value).__name__}"
-        ) from None
+        raise ProblemTypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}") from None
     if number < 0:
         raise ProblemError(f"{name} must not be negative, got {number}")
     if number > MAX_DIMENSION:
@@ -83,8 +85,9 @@ class GemmProblem:
         Element type of A and B.
     layout : {"nk", "kn"}, default="nk"
         Storage of B, see `GEMM_LAYOUTS`.
-    alignment : {16, 8, 4, 2, 1}, default=16
-        Alignment class in bytes, see `ALIGNMENTS`. TMA needs 16.
+    alignment : {0, 16, 8, 4, 2, 1}, default=0
+        Alignment class in bytes, see `ALIGNMENTS`. TMA needs 16. With 0, that of contiguous operands whose base
+        pointers are aligned to 16: what the rows of A, B and C divide by.
 
     Raises
     ------
@@ -99,7 +102,7 @@ class GemmProblem:
     k: int
     dtype: str = "bf16"
     layout: str = "nk"
-    alignment: int = 16
+    alignment: int = CONTIGUOUS
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -107,8 +110,16 @@ class GemmProblem:
         object.__setattr__(self, "dtype", find_dtype(self.dtype).name)
         if self.layout not in GEMM_LAYOUTS:
             raise ProblemError(f"unknown layout {self.layout!r}; known: {', '.join(GEMM_LAYOUTS)}")
-        if self.alignment not in ALIGNMENTS:
-            raise ProblemError(f"alignment must be one of {ALIGNMENTS} bytes, got {self.alignment!r}")
+        if type(self.alignment) is not int or self.alignment not in (CONTIGUOUS, *ALIGNMENTS):
+            raise ProblemError(f"alignment must be one of {ALIGNMENTS} bytes, or 0, got {self.alignment!r}")
+        if self.alignment == CONTIGUOUS:
+            object.__setattr__(self, "alignment", self._contiguous_alignment())
+
+    def _contiguous_alignment(self) -> int:
+        element = find_dtype(self.dtype)
+        b_row = self.k if self.layout == "nk" else self.n
+        rows = (self.k * element.input_bytes, b_row * element.input_bytes, self.n * element.output_bytes)
+        return next(bytes_ for bytes_ in ALIGNMENTS if all(row % bytes_ == 0 for row in rows))
 
     @property
     def dims(self) -> tuple[int, int, int]:

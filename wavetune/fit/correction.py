@@ -32,7 +32,7 @@ _JITTER = 1e-6
 # Each column's scale in the kernel: sizes and counts in octaves, fractions stretched so that a full tail counts like
 # two octaves. Chosen once; the choice is not critical (halving or doubling them all moves efficiency by 0.1 points).
 _SCALES = {
-    "block_m": 1.0, "block_n": 1.0, "block_k": 1.0, "split_k": 1.0, "schedule": 1.0, "load": 1.0, "group_m": 0.5,
+    "block_m": 1.0, "block_n": 1.0, "block_k": 1.0, "split_k": 1.0, "schedule": 1.0, "load": 1.0, "epilogue_split": 0.5, "group_m": 0.5,
     "num_warps": 1.0, "num_stages": 0.5, "ctas_per_sm": 0.5, "grid_size": 0.5, "loop_trips": 0.5,
     "m": 0.3, "n": 0.3, "k": 0.3, "depth_fill": 2.0, "wave_fill": 2.0, "depth": 0.2, "waves": 0.2, "bytes": 0.3,
     "fill_m": 1.0, "fill_n": 1.0, "tiles_m": 0.3, "tiles_n": 0.3,
@@ -55,6 +55,7 @@ def features(points: GemmPoints) -> FloatArray:
         "split_k": np.log2(points.split_k),
         "schedule": points.schedule,
         "load": points.load,
+        "epilogue_split": points.epilogue_split,
         "group_m": np.log2(points.group_m),
         "num_warps": np.log2(points.num_warps),
         "num_stages": points.num_stages,
@@ -141,5 +142,7 @@ class ResidualCorrection:
     def predict(self, points: GemmPoints) -> FloatArray:
         """Return the log factor of each point, within `MAX_LOG_CORRECTION`, shape (n_points,)."""
         x = features(points)
+        if not len(x):
+            return np.zeros(0)
         mean = 0.5 * (self._thresholds.predict(x) + self._smooth.predict(x * _SCALE))
         return np.clip(mean, -MAX_LOG_CORRECTION, MAX_LOG_CORRECTION)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wavetune.core.problem import MAX_DIMENSION
 from wavetune.store.table import FloatArray, IntArray
 
-MAX_CANDIDATES = 6
+MAX_CANDIDATES = 8
 """Most candidates of a cell: each costs about half a microsecond at run time."""
 
 CANDIDATE_REGRET = 0.0005
@@ -22,10 +23,15 @@ CANDIDATE_REGRET = 0.0005
 efficiency was 0.001 lower (H200, 2026-11)."""
 
 CORNERS = (1.0, 0.75)
-"""Where a cell is sampled for its correction, as fractions of its upper end (a cell is ``(0.5, 1]``)."""
+"""Where a cell is sampled for its correction, as fractions of its upper ends (a cell is ``(0.5, 1]``)."""
 
-PROBES = (1.0, 0.875, 0.75, 0.625)
-"""Where a cell is sampled for its candidates; the forms are cheap, so more densely."""
+PROBES = (
+    (1.0, 0.875, 0.75, 0.625),
+    (1.0, 0.9375, 0.875, 0.8125, 0.75, 0.6875, 0.625, 0.5625),
+    (1.0, 0.75),
+)
+"""Where a cell is sampled for its candidates, by size: the forms are cheap. Densest along n, where tile widths that are
+no powers of two (160, 192) fit some sizes exactly and waste a tile on others."""
 
 
 def octaves(dims: IntArray) -> IntArray:
@@ -49,18 +55,34 @@ def cells_around(dims: IntArray, bound_log2: float) -> IntArray:
     return np.unique(around[np.all((around >= 0) & (around <= 31), axis=1)], axis=0)
 
 
-def sample_cells(cells: IntArray, fractions: tuple[float, ...]) -> IntArray:
-    """Place problems in each cell: every combination of ``fractions`` of its upper ends.
+def sample_corrections(cells: IntArray) -> IntArray:
+    """Place the problems that a cell's correction is averaged over: every other corner of `CORNERS`.
+
+    Each size is at its upper end in half of them, and so is each pair of sizes: with a smooth correction this
+    half fraction averages like all corners.
 
     Returns
     -------
-    ndarray of shape (n_cells, len(fractions) ** n_dims, n_dims)
-        Sizes inside the cell, at least 1.
+    ndarray of shape (n_cells, 2 ** (n_dims - 1), n_dims)
     """
-    combinations = np.array(list(itertools.product(fractions, repeat=cells.shape[1])))
-    upper = np.exp2(cells.astype(np.float64))
-    sizes = np.ceil(upper[:, None, :] * combinations[None, :, :]).astype(np.int64)
-    return np.minimum(np.maximum(sizes, 1), 2**31 - 1)
+    signs = np.array(list(itertools.product((0, 1), repeat=cells.shape[1])))
+    return _sizes(cells, np.array(CORNERS)[signs[signs.sum(axis=1) % 2 == 0]])
+
+
+def sample_candidates(cells: IntArray) -> IntArray:
+    """Place the problems that a cell's candidates are chosen on: every combination of `PROBES`.
+
+    Returns
+    -------
+    ndarray of shape (n_cells, n_probes, n_dims)
+    """
+    return _sizes(cells, np.array(list(itertools.product(*PROBES))))
+
+
+def _sizes(cells: IntArray, fractions: FloatArray) -> IntArray:
+    """Return sizes inside the cells, at least 1."""
+    sizes = np.ceil(np.exp2(cells.astype(np.float64))[:, None, :] * fractions[None, :, :]).astype(np.int64)
+    return np.minimum(np.maximum(sizes, 1), MAX_DIMENSION)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,10 @@ def encode_configs(configs: Sequence[CompiledConfig], spec: KernelSpec = GEMM) -
     """
     return np.array(
         [
-            [spec.words[name].index(str(value)) if name in spec.words else int(value) for name, value in c.config.items()]
+            [
+                spec.words[name].index(str(value)) if name in spec.words else int(value)
+                for name, value in c.config.items()
+            ]
             for c in configs
         ],
         dtype=np.int64,
@@ -67,6 +70,7 @@ class GemmPoints:
     num_warps: IntArray
     num_stages: IntArray
     load: IntArray
+    epilogue_split: IntArray
     ctas_per_sm: IntArray
     tiles_m: IntArray
     tiles_n: IntArray
@@ -139,6 +143,7 @@ class GemmGeometry:
             num_warps=field["num_warps"],
             num_stages=field["num_stages"],
             load=field["load"],
+            epilogue_split=field["epilogue_split"],
             ctas_per_sm=resident,
             tiles_m=tiles_m,
             tiles_n=tiles_n,
@@ -149,13 +154,12 @@ class GemmGeometry:
             compulsory_mb=compulsory_bytes(m, n, k, input_bytes, output_bytes) / BYTES_PER_MB,
             reread_mb=reread_bytes(n, k, tiles_m, field["group_m"], input_bytes, self.arch.l2_bytes) / BYTES_PER_MB,
             workspace_mb=workspace_bytes(m, n, field["split_k"]) / BYTES_PER_MB,
-            sustained_gflop=positive_part(2 * m * n * k / FLOPS_PER_GFLOP - onset),
+            # In floating point: 2 m n k exceeds 64 bits long before a size exceeds 31.
+            sustained_gflop=positive_part(2.0 * m * n * k / FLOPS_PER_GFLOP - onset),
             num_sms=num_sms,
         )
 
     def grid(self, dims: IntArray) -> GemmPoints:
         """Map every problem with every configuration: problem-major, shape (n_problems * n_configs,)."""
         n_configs = len(self.configs)
-        return self.points(
-            np.repeat(dims, n_configs, axis=0), np.tile(np.arange(n_configs, dtype=np.int64), len(dims))
-        )
+        return self.points(np.repeat(dims, n_configs, axis=0), np.tile(np.arange(n_configs, dtype=np.int64), len(dims)))

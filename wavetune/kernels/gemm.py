@@ -14,8 +14,9 @@ from wavetune.core.problem import MAX_DIMENSION, GemmProblem
 from wavetune.errors import ConfigError
 from wavetune.kernels import gemm_device, gemm_pair_device
 from wavetune.kernels.call import IS_INTERPRETED, KernelCall, KernelVariant, Launch, LaunchSequence, bind, forget_memory
-from wavetune.kernels.gemm_operands import TMA_ALIGNMENT, TORCH_DTYPES, GemmOperands, workspace_size
+from wavetune.kernels.gemm_operands import TORCH_DTYPES, GemmOperands, workspace_size
 from wavetune.mapping.gemm import ceil_div, map_gemm
+from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason
 
 MAX_TMA_BOX = 256
 """Elements of one side of a TMA box (CUDA driver API, cuTensorMapEncodeTiled)."""
@@ -36,6 +37,9 @@ def illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -
     Decides from the rules of the kernels alone; registers and exact shared memory come from the compiled kernel.
     """
     block_m, block_n, block_k, split_k = (_int(config, name) for name in ("block_m", "block_n", "block_k", "split_k"))
+    reason = gemm_illegal_reason(problem, config, arch)
+    if reason is not None:
+        return reason
     is_pair = block_n in PAIR_WIDTHS
     if problem.dtype not in TORCH_DTYPES:
         return f"the kernels take {', '.join(TORCH_DTYPES)}, not {problem.dtype}"
@@ -45,13 +49,7 @@ def illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -
             return f"{name} must be a power of two (block_n also one of {tuple(PAIR_WIDTHS)}), got {size}"
     if min(block_m, block_n, block_k) < 16:
         return "a matrix instruction needs tiles of at least 16 x 16 x 16"
-    if (split_k > 1) != (config["schedule"] == "split_k"):
-        return f"schedule {config['schedule']} does not go with split_k={split_k}"
     if config["load"] == "tma":
-        if not arch.has_tma:
-            return f"{arch.name} has no TMA"
-        if problem.alignment < TMA_ALIGNMENT:
-            return f"TMA needs {TMA_ALIGNMENT}-byte alignment, the operands have {problem.alignment}"
         if max(block_m, block_n, block_k) > MAX_TMA_BOX:
             return f"a TMA box has at most {MAX_TMA_BOX} elements a side"
     elif config["epilogue_split"] != 1 or is_pair:
@@ -68,9 +66,6 @@ def illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -
         return f"{config['num_stages']} stages of {stage_bytes} B exceed the shared memory of {arch.name}"
     if problem.is_empty:
         return None
-    trips = ceil_div(problem.k, block_k)
-    if split_k > trips:
-        return f"split_k={split_k} exceeds the {trips} loop trips"
     if ceil_div(problem.m, block_m) * ceil_div(problem.n, block_n) * split_k > MAX_DIMENSION:
         return "the grid exceeds 2**31 - 1 CTAs"
     return None

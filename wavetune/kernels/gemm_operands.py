@@ -9,12 +9,10 @@ from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ProblemError
+from wavetune.mapping.legality import TMA_ALIGNMENT
 
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
 """Activations of the epilogue, applied in fp32 after the bias."""
-
-TMA_ALIGNMENT = 16
-"""Bytes that divide every base and leading stride of a TMA descriptor (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Torch's names of the dtypes that the kernels take."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -25,8 +24,6 @@ BATCH = 512
 
 LATENCY_DECIMALS = 4
 """Microseconds are kept to a tenth of a nanosecond: far below any spread, and evidence files stay small."""
-
-_T = TypeVar("_T")
 
 
 class Observer(Protocol):
@@ -150,8 +147,7 @@ def calibrate(
         resumed += len(plan.points) - len(todo)
         planned[stage] = len(plan.points)
         observer.begin(stage, len(todo))
-        for batch in _batches(runner.measure(todo, lambda done, total: observer.update(done)), BATCH):
-            store.record(batch)
+        record_all(store, runner.measure(todo, lambda done, total: observer.update(done)))
         seconds[stage] = time.perf_counter() - start
         start = time.perf_counter()
 
@@ -159,14 +155,21 @@ def calibrate(
     table = to_table()
     if not len(table):
         raise FitError(f"{store.path}: no point was measured successfully; see the failures in the store")
-    fitted = fit_model_file(
-        table, runner.arch, sources=list(sources), environment=store.environment(), options=options
-    )
+    fitted = fit_model_file(table, runner.arch, sources=list(sources), environment=store.environment(), options=options)
     seconds["fit"] = time.perf_counter() - start
     failures = [entry for entry in store.measurements(failed=True) if entry.status is not Status.OK]
     return CalibrationResult(fitted, table, seconds, planned, resumed, failures)
 
 
-def _batches(items: Iterator[_T], size: int) -> Iterator[list[_T]]:
-    while batch := list(islice(items, size)):
-        yield batch
+def record_all(store: MeasurementStore, measurements: Iterable[Measurement]) -> None:
+    """Record measurements in batches as they come; what came before an interruption or an error is recorded too."""
+    batch: list[Measurement] = []
+    try:
+        for entry in measurements:
+            batch.append(entry)
+            if len(batch) >= BATCH:
+                store.record(batch)
+                # Only now: an interrupted record is rolled back, and done again below.
+                batch = []
+    finally:
+        store.record(batch)

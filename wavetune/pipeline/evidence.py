@@ -60,9 +60,7 @@ def write_evidence(
     return [*written, facts]
 
 
-def _facts(
-    result: CalibrationResult, environment: Mapping[str, str], conditions: Mapping[str, str]
-) -> dict[str, Any]:
+def _facts(result: CalibrationResult, environment: Mapping[str, str], conditions: Mapping[str, str]) -> dict[str, Any]:
     held_out = result.fitted.held_out
     return {
         "environment": dict(environment),

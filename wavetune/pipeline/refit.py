@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,22 +12,17 @@ from typing import Any
 
 import numpy as np
 
+import wavetune
 from wavetune.core.arch import ArchSpec
 from wavetune.fit.model import WaveLatencyModel
-from wavetune.plan.holdout import fold_of
+from wavetune.pipeline.folds import split_fold
 from wavetune.report.accuracy import AccuracyReport, evaluate_model
 from wavetune.runtime.model_file import ModelFile
 from wavetune.store.read_report import FileReport
 from wavetune.store.table import MeasurementTable
 from wavetune.tables.build import build_model_file
 
-HOLDOUT_FOLDS = 5
-"""One of so many parts of the realistic layers is held out for the accuracy headline."""
-
-MIN_HOLDOUT_LAYERS = 5
-"""With fewer (n, k), a held-out part would say nothing."""
-
-_VERSIONED = ("wavetune", "numpy", "scipy", "scikit-learn")
+_VERSIONED = ("numpy", "scipy", "scikit-learn")
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class FitOptions:
         Whether to estimate accuracy on held-out layers, which costs a second, smaller fit.
     """
 
-    n_configs: int = 24
+    n_configs: int = 32
     random_state: int = 0
     holdout: bool = True
 
@@ -110,9 +106,8 @@ def fit_model_file(
     held_out = hold_out(table, estimator) if options.holdout else None
     accuracy: dict[str, Any] = {"held_out": None}
     if held_out is not None:
-        accuracy["held_out"] = {
-            key: value for key, value in held_out.to_dict(table.spec.dims).items() if key not in ("worst", "sources")
-        }
+        headline = held_out.to_dict(table.spec.dims)
+        accuracy["held_out"] = _without_nan({k: v for k, v in headline.items() if k not in ("worst", "sources")})
     file = build_model_file(
         estimator,
         table,
@@ -132,30 +127,31 @@ def hold_out(table: MeasurementTable, estimator: WaveLatencyModel, fold: int = 0
     estimator : WaveLatencyModel
         Fitted to them; its screening is used again.
     fold : int, default=0
-        Which part of `HOLDOUT_FOLDS` to hold out.
+        Which part of `wavetune.pipeline.folds.HOLDOUT_FOLDS` to hold out.
 
     Returns
     -------
     AccuracyReport or None
-        None if there are fewer than `MIN_HOLDOUT_LAYERS` realistic layers.
+        None if there are fewer than `wavetune.pipeline.folds.MIN_HOLDOUT_LAYERS` realistic layers.
     """
-    problems, problem_index = table.problems()
-    realistic = np.unique(problem_index[table.exhaustive])
-    if len(np.unique(problems[realistic, 1:], axis=0)) < MIN_HOLDOUT_LAYERS:
+    split = split_fold(table, fold)
+    if split is None:
         return None
-    held = np.zeros(len(problems), dtype=np.bool_)
-    held[realistic] = fold_of(problems[realistic], HOLDOUT_FOLDS) == fold
-    layers = {tuple(layer) for layer in problems[held, 1:].tolist()}
-    # A held-out layer must not come back in through its wave-structured points.
-    same_layer = np.array([tuple(layer) in layers for layer in problems[:, 1:].tolist()])
-    rows = ~same_layer[problem_index]
+    rows = split.training
     weight = np.ones(len(table))
     if estimator.screening_ is not None and len(estimator.screening_.weights) == len(table):
         weight = estimator.screening_.weights
-    params = {**estimator.get_params(), "screen": False, "cell_dims": problems[held]}
+    params = {**estimator.get_params(), "screen": False, "cell_dims": split.problems}
     refitted = WaveLatencyModel(**params).fit_table(table.select(rows), weight[rows])
     file = build_model_file(refitted, table.select(rows), provenance={})
-    return evaluate_model(file, table.select(held[problem_index] & table.exhaustive))
+    return evaluate_model(file, table.select(split.judged))
+
+
+def _without_nan(value: Any) -> Any:
+    """Return plain data with None for NaN: where nothing was measured, there is no number."""
+    if isinstance(value, dict):
+        return {key: _without_nan(entry) for key, entry in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _provenance(
@@ -175,10 +171,18 @@ def _provenance(
         "fitted_configs": len(estimator.configs_),
         "disturbed_rows": int(screening.disturbed.sum()) if screening is not None else 0,
         "files": [
-            {"name": Path(entry.path).name, "sha256": entry.sha256, "rows": entry.rows_kept, "skipped": entry.rows_skipped}
+            {
+                "name": Path(entry.path).name,
+                "sha256": entry.sha256,
+                "rows": entry.rows_kept,
+                "skipped": entry.rows_skipped,
+            }
             for entry in sources
         ],
         "environment": dict(environment),
         "random_state": options.random_state,
-        "versions": {name: importlib.metadata.version(name) for name in _VERSIONED},
+        "versions": {
+            "wavetune": wavetune.__version__,
+            **{name: importlib.metadata.version(name) for name in _VERSIONED},
+        },
     }

@@ -57,14 +57,14 @@ class PlanOptions:
         Anchors and all-configuration layers guessed to take longer are left out.
     """
 
-    anchors_per_config: int = 48
-    layer_shapes: int = 24
-    dense_shapes: int = 420
-    win_factor: float = 1.35
-    min_candidates: int = 12
+    anchors_per_config: int = 44
+    layer_shapes: int = 12
+    dense_shapes: int = 800
+    win_factor: float = 1.25
+    min_candidates: int = 10
     max_points: int = 39_000
     max_seconds: float = 65.0
-    stage1_share: float = 0.65
+    stage1_share: float = 0.55
     max_point_us: float = 4000.0
 
 

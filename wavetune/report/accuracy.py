@@ -95,7 +95,7 @@ class AccuracyReport:
         return tuple(sorted(measured, key=lambda result: result.efficiency)[:N_WORST])
 
     def to_dict(self, spec_dims: tuple[str, ...]) -> dict[str, Any]:
-        """Return the report as plain data for JSON."""
+        """Return the report as plain data; NaN where there is nothing to average."""
         return {
             "shapes": len(self.results),
             "efficiency": rounded(self.efficiency),
@@ -159,7 +159,8 @@ def evaluate_model(model: ModelFile, sweep: MeasurementTable, *, with_exact: boo
     default = position.get(model.forms[model.default_index].config)
     results, tops, errors, defaults = [], {3: [], 8: []}, [], []  # type: ignore[var-annotated]
     for sizes, measured in zip(problems.tolist(), latency, strict=True):
-        problem = GemmProblem(*sizes, dtype=model.dtype, layout=model.layout)
+        m, n, k = sizes
+        problem = GemmProblem(m, n, k, model.dtype, model.layout)
         choice = chooser.explain(problem)
         best = int(np.nanargmin(measured))
         best_us = float(measured[best])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from wavetune.core.config import KernelConfig
-from wavetune.core.problem import GemmProblem, Problem
+from wavetune.core.problem import CONTIGUOUS, GemmProblem, Problem
 from wavetune.errors import ModelFileError, NoModelError
 from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.chooser import Choice, GemmChooser, RankedConfig
@@ -30,7 +30,7 @@ def choose_config(
     kernel: str = "gemm",
     dtype: str = "bf16",
     layout: str = "nk",
-    alignment: int = 16,
+    alignment: int = CONTIGUOUS,
     arch: str | None = None,
 ) -> KernelConfig:
     """Choose the launch configuration for C[m, n] = A[m, k] B[k, n].
@@ -45,8 +45,9 @@ def choose_config(
         Element type.
     layout : {"nk", "kn"}, default="nk"
         Storage of B.
-    alignment : {16, 8, 4, 2, 1}, default=16
-        Bytes that all base pointers and leading strides are divisible by.
+    alignment : {0, 16, 8, 4, 2, 1}, default=0
+        Bytes that all base pointers and leading strides are divisible by; 0 for contiguous operands with base
+        pointers aligned to 16.
     arch : str, optional
         GPU name; ``WAVETUNE_ARCH`` if not given.
 
@@ -76,7 +77,13 @@ def choose_config(
             chooser = _by_arguments.get((kernel, dtype, layout, alignment, arch))
         except TypeError:  # An unhashable argument: the checks below name it.
             chooser = None
-        if chooser is not None and 0 < m < 2**31 and 0 < n < 2**31 and 0 < k < 2**31:
+        if (
+            chooser is not None
+            and 0 < m < 2**31
+            and 0 < n < 2**31
+            and 0 < k < 2**31
+            and not (alignment == CONTIGUOUS and (n | k) & chooser.row_mask)
+        ):
             config = chooser.choose_sizes(m, n, k)
             _remember((m, n, k, kernel, dtype, layout, alignment, arch), config)
             return config
@@ -91,7 +98,7 @@ def explain_choice(
     kernel: str = "gemm",
     dtype: str = "bf16",
     layout: str = "nk",
-    alignment: int = 16,
+    alignment: int = CONTIGUOUS,
     arch: str | None = None,
 ) -> Choice:
     """Return what `choose_config` returns, with its source, prediction, waves and runner-up.
@@ -104,12 +111,14 @@ def explain_choice(
 
 def choose(problem: Problem, *, arch: str | None = None) -> KernelConfig:
     """Choose the launch configuration for any problem; see `choose_config` for errors."""
-    return _chooser(problem.kernel, problem.dtype, getattr(problem, "layout", ""), arch).choose(_as_gemm(problem))
+    gemm = _as_gemm(problem)
+    return _chooser(gemm.kernel, gemm.dtype, gemm.layout, arch).choose(gemm)
 
 
 def rank_configs(problem: Problem, *, arch: str | None = None) -> list[RankedConfig]:
     """Order every legal configuration of the model by predicted latency, best first."""
-    return _chooser(problem.kernel, problem.dtype, getattr(problem, "layout", ""), arch).rank(_as_gemm(problem))
+    gemm = _as_gemm(problem)
+    return _chooser(gemm.kernel, gemm.dtype, gemm.layout, arch).rank(gemm)
 
 
 def clear_caches() -> None:
@@ -127,9 +136,7 @@ def _choose_checked(
         # The environment may change between calls, so answers are remembered under the name that it gives.
         named = os.environ.get(ARCH_VARIABLE)
         if named:
-            return choose_config(
-                m, n, k, kernel=kernel, dtype=dtype, layout=layout, alignment=alignment, arch=named
-            )
+            return choose_config(m, n, k, kernel=kernel, dtype=dtype, layout=layout, alignment=alignment, arch=named)
     problem = _gemm_problem(m, n, k, kernel, dtype, layout, alignment)
     chooser = _chooser(kernel, problem.dtype, layout, arch)
     config = chooser.choose(problem)

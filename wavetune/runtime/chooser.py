@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
+from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import NoModelError
 from wavetune.mapping.gemm import map_gemm
@@ -73,6 +74,9 @@ class Choice:
 _Candidates = tuple[tuple[int, ...], tuple[Entry, ...]]
 """Indices of forms, and the forms made ready."""
 
+_SPLIT_K = 3
+"""Position in an `Entry`."""
+
 
 class GemmChooser:
     """Chooses among the configurations of one GEMM model.
@@ -89,17 +93,23 @@ class GemmChooser:
         Whether the exact table may answer; evaluation on held-out sweeps turns it off.
     """
 
-    def __init__(
-        self, model: ModelFile, arch: ArchSpec, num_sms: int | None = None, *, use_exact: bool = True
-    ) -> None:
+    def __init__(self, model: ModelFile, arch: ArchSpec, num_sms: int | None = None, *, use_exact: bool = True) -> None:
         self.model = model
         self.arch = arch
         self.num_sms = num_sms or model.num_sms
+        element = find_dtype(model.dtype)
+        # Contiguous rows of n or k elements are aligned for TMA if none of these bits is set.
+        self.row_mask = TMA_ALIGNMENT // min(element.input_bytes, element.output_bytes) - 1
         self._forms = GemmForms(model, arch, self.num_sms)
         self._configs = tuple(form.config for form in model.forms)
         self._exact = {sizes: entry.config_index for sizes, entry in model.exact.items()} if use_exact else {}
         self._ready: dict[tuple[int, int, int], _Candidates] = {}
-        self._everything: _Candidates = (tuple(range(model.n_modelled)), self._forms.all_entries)
+        # The default first: it is the best alone, so it excludes most others early.
+        everything = sorted(range(model.n_modelled), key=lambda index: index != model.default_index)
+        self._everything: _Candidates = (
+            tuple(everything),
+            tuple(self._forms.all_entries[index] for index in everything),
+        )
 
     def choose_sizes(self, m: int, n: int, k: int) -> KernelConfig:
         """Return the configuration for positive, checked sizes at full alignment; the hot path of a new shape."""
@@ -107,7 +117,13 @@ class GemmChooser:
         if index is None:
             cell = ((m - 1).bit_length(), (n - 1).bit_length(), (k - 1).bit_length())
             candidates, entries = self._ready.get(cell) or self._make_ready(cell)
-            index = candidates[0] if len(entries) == 1 else candidates[self._forms.fastest(m, n, k, entries)[0]]
+            if len(candidates) == 1 and entries[0][_SPLIT_K] == 1.0:
+                index = candidates[0]
+            else:
+                position = self._forms.fastest(m, n, k, entries)[0]
+                if position < 0:
+                    return self.choose_legal(GemmProblem(m, n, k, self.model.dtype, self.model.layout))[0]
+                index = candidates[position]
         return self._configs[index]
 
     def choose(self, problem: GemmProblem) -> KernelConfig:
@@ -115,8 +131,28 @@ class GemmChooser:
         if problem.is_empty:
             return self._configs[self.model.default_index]
         if problem.alignment < TMA_ALIGNMENT:
-            return self._configs[self._choose_unaligned(problem)[0]]
+            return self.choose_legal(problem)[0]
         return self.choose_sizes(*problem.dims)
+
+    def choose_legal(self, problem: GemmProblem) -> tuple[KernelConfig, bool]:
+        """Return the best legal configuration and whether it was modelled; the default where nothing modelled is legal.
+
+        Raises
+        ------
+        NoModelError
+            If no configuration of the model is legal for the problem.
+        """
+        ranked = self.rank(problem)
+        if ranked:
+            return ranked[0].config, True
+        for index in (self.model.default_index, *range(len(self._configs))):
+            if self._is_legal(problem, index):
+                return self._configs[index], False
+        reason = gemm_illegal_reason(problem, self._configs[self.model.default_index], self.arch)
+        raise NoModelError(
+            f"{self.model.path or 'the model'}: no configuration is legal for {problem}; of the default: {reason}. "
+            "Calibrate with configurations that load without TMA and do not split k"
+        )
 
     def rank(self, problem: GemmProblem) -> list[RankedConfig]:
         """Order every modelled, legal configuration by predicted latency, best first."""
@@ -140,19 +176,20 @@ class GemmChooser:
         if problem.is_empty:
             default = self._configs[self.model.default_index]
             return Choice(default, Source.EMPTY, 0.0, 0, 0, 0, 0, None, 0.0, table)
-        source = Source.NEAREST if _cell_of(problem) in self.model.cells else Source.MODEL
-        if problem.alignment < TMA_ALIGNMENT:
-            index, is_modelled = self._choose_unaligned(problem)
-            source = source if is_modelled else Source.DEFAULT
+        config, ranked = self.choose(problem), self.rank(problem)
+        if problem.alignment >= TMA_ALIGNMENT and problem.dims in self._exact:
+            source = Source.EXACT
+        elif not ranked:
+            source = Source.DEFAULT
         else:
-            index = self._configs.index(self.choose_sizes(*problem.dims))
-            source = Source.EXACT if problem.dims in self._exact else source
+            source = Source.NEAREST if _cell_of(problem) in self.model.cells else Source.MODEL
+        index = self._configs.index(config)
         form = self.model.forms[index]
         latencies = self._all_latencies(problem)
         latency_us = latencies[index] if index < len(latencies) else float("nan")
         if source is Source.EXACT:
             latency_us = self.model.exact[problem.dims].latency_us
-        others = [ranked for ranked in self.rank(problem) if ranked.config != form.config]
+        others = [entry for entry in ranked if entry.config != config]
         mapping = map_gemm(problem, form.config, self.arch)
         waves = wave_geometry(mapping.grid_size, form.ctas_per_sm, self.num_sms)
         return Choice(
@@ -185,21 +222,6 @@ class GemmChooser:
 
     def _is_legal(self, problem: GemmProblem, index: int) -> bool:
         return gemm_illegal_reason(problem, self._configs[index], self.arch) is None
-
-    def _choose_unaligned(self, problem: GemmProblem) -> tuple[int, bool]:
-        """Return the best legal form and whether it was modelled; the default where nothing modelled is legal."""
-        latencies = self._all_latencies(problem)
-        legal = [index for index in range(len(latencies)) if self._is_legal(problem, index)]
-        if legal:
-            return min(legal, key=latencies.__getitem__), True
-        for index in (self.model.default_index, *range(len(self._configs))):
-            if self._is_legal(problem, index):
-                return index, False
-        reason = gemm_illegal_reason(problem, self._configs[self.model.default_index], self.arch)
-        raise NoModelError(
-            f"{self.model.path or 'the model'}: no configuration is legal for {problem}; the default is not because: "
-            f"{reason}. Calibrate with configurations that load without TMA"
-        )
 
 
 def _cell_of(problem: GemmProblem) -> tuple[int, ...]:

@@ -19,9 +19,7 @@ def resolve_arch(arch: str | None) -> ArchSpec:
     ArchError
         If the name is unknown, or none was given.
     """
-    name = arch or os.environ.get(ARCH_VARIABLE)
+    name = os.environ.get(ARCH_VARIABLE) if arch is None else arch
     if not name:
-        raise ArchError(
-            f"no GPU architecture given: pass arch=... or set {ARCH_VARIABLE}; known: {', '.join(ARCHS)}"
-        )
+        raise ArchError(f"no GPU architecture given: pass arch=... or set {ARCH_VARIABLE}; known: {', '.join(ARCHS)}")
     return find_arch(name)

@@ -70,10 +70,12 @@ class GemmForms:
         return tuple(ready)
 
     def latencies(self, m: int, n: int, k: int, entries: Iterable[Entry]) -> list[float]:
-        """Predict microseconds for each entry: one positive latency each; see `fastest` for the parameters."""
-        return [self.fastest(m, n, k, (entry,))[1] for entry in entries]
+        """Predict microseconds for each entry: one positive latency each, legal or not; parameters as `fastest`."""
+        return [self.fastest(m, n, k, (entry,), only_legal=False)[1] for entry in entries]
 
-    def fastest(self, m: int, n: int, k: int, entries: Iterable[Entry]) -> tuple[int, float]:
+    def fastest(
+        self, m: int, n: int, k: int, entries: Iterable[Entry], *, only_legal: bool = True
+    ) -> tuple[int, float]:
         """Find the entry with the smallest predicted latency.
 
         Parameters
@@ -81,12 +83,14 @@ class GemmForms:
         m, n, k : int
             Positive sizes.
         entries : iterable of Entry
-            From `corrected` or `all_entries`; at least one.
+            From `corrected` or `all_entries`.
+        only_legal : bool, default=True
+            Pass over entries that split k into more parts than there are trips.
 
         Returns
         -------
         index : int
-            Position of the entry; of equal ones, the first.
+            Position of the entry; of equal ones, the first; -1 if there is none.
         latency_us : float
             Its latency, microseconds.
         """
@@ -107,6 +111,8 @@ class GemmForms:
             trips = -(minus_k // block_k)
             latency = launch + compulsory * compulsory_mb + sustained * sustained_gflop
             if split_k != 1.0:
+                if split_k > trips and only_legal:
+                    continue
                 minus_grid *= split_k
                 trips = -(-trips // split_k)
                 latency += workspace * (8 * m * n * split_k / BYTES_PER_MB)

@@ -96,15 +96,17 @@ class MeasurementStore:
         with self._connection.transaction() as sqlite:
             for entry in batch:
                 row = config_row(entry.config)
-                numbers = (entry.num_regs, entry.num_spills, entry.smem_bytes)
+                numbers: tuple[int, int, int] = (entry.num_regs, entry.num_spills, entry.smem_bytes)
                 known = sqlite.execute(
                     "SELECT num_regs, num_spills, smem_bytes FROM configs WHERE key = ?", (row["key"],)
                 ).fetchone()
-                if known is not None and known[0] is not None and known != numbers:
-                    raise StoreError(
-                        f"{self.path}: {entry.config} was compiled to (num_regs, num_spills, smem_bytes) = {known}, "
-                        f"now to {numbers}; start a new store for the changed kernel"
-                    )
+                if known is not None and known[0] is not None:
+                    if not entry.is_same_kernel(CompiledConfig(entry.config, *known)):
+                        raise StoreError(
+                            f"{self.path}: {entry.config} was compiled to (num_regs, num_spills, smem_bytes) = "
+                            f"{known}, now to {numbers}; start a new store for the changed kernel"
+                        )
+                    numbers = known
                 sqlite.execute(
                     "UPDATE configs SET num_regs = ?, num_spills = ?, smem_bytes = ? WHERE id = ?",
                     (*numbers, row_id(sqlite, "configs", "key", row)),

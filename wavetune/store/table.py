@@ -126,7 +126,7 @@ def concatenate(tables: Sequence[MeasurementTable]) -> MeasurementTable:
     for table in tables:
         for entry in table.configs:
             known = compiled.setdefault(entry.config, entry)
-            if known != entry:
+            if not known.is_same_kernel(entry):
                 raise MeasurementError(f"{entry.config} was compiled to {known} in one file and to {entry} in another")
     configs = sort_configs(compiled.values())
     position = {entry.config: index for index, entry in enumerate(configs)}

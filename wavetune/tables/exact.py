@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from wavetune.core.config import KernelConfig
 from wavetune.store.table import MeasurementTable
 
 SURVIVOR_MARGIN = 0.01
@@ -16,7 +17,9 @@ MIN_CONFIGS = 16
 """A problem measured with fewer configurations has no known best one."""
 
 
-def best_measured(table: MeasurementTable, survivors: Mapping[object, int]) -> dict[tuple[int, ...], tuple[int, float]]:
+def best_measured(
+    table: MeasurementTable, survivors: Mapping[KernelConfig, int]
+) -> dict[tuple[int, ...], tuple[int, float]]:
     """Find the best configuration of every exhaustively measured problem.
 
     Parameters

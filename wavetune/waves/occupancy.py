@@ -39,7 +39,9 @@ def ctas_per_sm(arch: ArchSpec, *, num_warps: int, num_regs: int, smem_bytes: in
             "use a smaller tile or fewer stages"
         )
     if num_warps > arch.max_warps_per_sm:
-        raise InfeasibleConfigError(f"a CTA needs {num_warps} warps, an SM of {arch.name} holds {arch.max_warps_per_sm}")
+        raise InfeasibleConfigError(
+            f"a CTA needs {num_warps} warps, an SM of {arch.name} holds {arch.max_warps_per_sm}"
+        )
     unit = REGISTER_ALLOCATION_UNIT
     regs_per_warp = -(-max(num_regs, 1) * arch.warp_size // unit) * unit
     by_registers = arch.registers_per_sm // (regs_per_warp * num_warps)

@@ -1,0 +1,117 @@
+"""``wavetune choose``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KEYS = [
+    "config",
+    "source",
+    "latency_us",
+    "grid_size",
+    "loop_trips",
+    "waves",
+    "tail_ctas",
+    "runner_up",
+    "margin",
+    "table",
+]
+
+
+def test_prints_one_line_of_fields(cli):
+    """A shell can read the answer with no options at all."""
+    result = cli("choose", 512, 4096, 4096, "--arch", "h200")
+    fields = dict(word.split("=") for word in result.stdout.split())
+    assert (result.code, result.stderr) == (0, "")
+    assert fields["num_warps"] == "4"
+    assert int(fields["block_m"]) in (16, 32, 64, 128)
+
+
+def test_json_has_exactly_the_documented_keys(cli, model: Path):
+    """The JSON of an answer is a contract."""
+    answer = cli("choose", 500, 4096, 4096, "--arch", "NVIDIA H200", "--json").json
+    assert list(answer) == KEYS
+    assert answer["source"] == "nearest"
+    assert answer["table"] == str(model)
+    assert answer["grid_size"] == -(-500 // answer["config"]["block_m"]) * (4096 // answer["config"]["block_n"])
+
+
+def test_measured_shape_is_exact(cli):
+    """A shape of the oracle is answered from the exact table."""
+    assert cli("choose", 512, 4096, 4096, "--arch", "h200", "--json").json["source"] == "exact"
+
+
+def test_far_shape_is_answered_by_the_forms(cli):
+    """Beyond the cells, the source says so."""
+    assert cli("choose", 2**22, 64, 2**20, "--arch", "h200", "--json").json["source"] == "model"
+
+
+def test_zero_is_a_defined_answer(cli):
+    """A zero-sized problem is no error, and says that there is nothing to launch."""
+    assert cli("choose", 0, 4096, 4096, "--arch", "h200", "--json").json["source"] == "empty"
+    text = cli("choose", 0, 4096, 4096, "--arch", "h200")
+    assert "nothing to launch" in text.stderr
+    assert "block_m=" in text.stdout
+
+
+def test_explain_names_the_reasons(cli):
+    """A person reads waves, runner-up and source."""
+    text = cli("choose", 500, 4096, 4096, "--arch", "h200", "--explain").stdout
+    for word in ("waves", "runner-up", "margin", "loop trips", "nearest", "500 x 4096 x 4096"):
+        assert word in text
+
+
+def test_model_file_answers_for_itself(cli, model: Path):
+    """With --model, neither arch nor dtype is needed, and a contradiction is refused."""
+    assert cli("choose", 7, 4096, 4096, "--model", model).code == 0
+    assert cli("choose", 7, 4096, 4096, "--model", model, "--dtype", "fp16").code == 4
+    assert cli("choose", 7, 4096, 4096, "--model", model, "--arch", "a100").code == 4
+
+
+def test_environment_names_the_architecture(cli, monkeypatch: pytest.MonkeyPatch):
+    """WAVETUNE_ARCH stands in for --arch."""
+    assert cli("choose", 7, 4096, 4096).code == 3
+    monkeypatch.setenv("WAVETUNE_ARCH", "h200")
+    assert cli("choose", 7, 4096, 4096).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((-5, 4096, 4096, "--arch", "h200"), 3, "m must not be negative"),
+        ((2**31, 4096, 4096, "--arch", "h200"), 3, "at most"),
+        ((1, 2, 3, "--arch", "h201"), 3, "h201"),
+        ((1, 2, 3, "--arch", "h200", "--dtype", "bf17"), 3, "bf17"),
+        ((1, 2, 3, "--arch", "h200", "--layout", "nn"), 3, "nn"),
+        ((1, 2, 3, "--arch", "h200", "--alignment", 3), 3, "alignment"),
+        ((1, 2, 3, "--arch", "a100"), 4, "nvidia-a100/gemm-bf16.json"),
+        ((1, 2, 3, "--arch", "h200", "--kernel", "conv"), 4, "conv"),
+        ((1, 2, 3, "--model", "none.json"), 3, "none.json"),
+        ((1.5, 2, 3, "--arch", "h200"), 2, "integer"),
+        ((1, 2, "--arch", "h200"), 2, "Missing argument"),
+        ((1, 2, 3, "--nonsense"), 2, "nonsense"),
+        ((-1, 2, 3, "--nonsense", "--arch", "h200"), 2, ""),
+    ],
+)
+def test_mistakes_end_with_a_message_and_a_code(cli, arguments, code, message):
+    """Nothing but the message on stderr, and nothing on stdout."""
+    result = cli("choose", *arguments)
+    assert (result.code, result.stdout) == (code, "")
+    assert message in result.stderr
+
+
+def test_no_heavy_module_is_imported(models: Path):
+    """An answer costs no more start-up than it must."""
+    script = (
+        "import sys; from wavetune.cli.app import app;"
+        "app(['choose', '7', '4096', '4096', '--arch', 'h200', '--json'], standalone_mode=False);"
+        "print([name for name in ('numpy', 'scipy', 'sklearn', 'torch', 'triton') if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"WAVETUNE_MODELS": str(models)}
+    )
+    assert result.stdout.splitlines()[-1] == "[]"

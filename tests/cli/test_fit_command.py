@@ -1,0 +1,122 @@
+"""``wavetune fit``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def test_text_accounts_for_every_row(cli, points: Path, oracle: Path):
+    """The summary names each file with its rows, and where the model went."""
+    result = cli(
+        "fit", "--measurements", points, "--oracle", oracle, "--arch", "h200", "--out", "m.json", "--no-holdout"
+    )
+    assert result.code == 0, result.stderr
+    assert f"{oracle}: 192 of 192 rows" in result.stdout
+    assert "wrote" in result.stdout
+    assert "not estimated" in result.stdout
+    assert Path("m.json").is_file()
+    assert "fitting" in result.stderr
+
+
+def test_json_summary(cli, points: Path, oracle: Path):
+    """Programs get the same account; stdout holds nothing else."""
+    summary = cli(
+        "fit", "--measurements", points, "--oracle", oracle, "--arch", "h200", "--out", "m.json", "--json"
+    ).json  # fmt: skip
+    assert [file["rows_read"] for file in summary["files"]] == [240, 192]
+    for file in summary["files"]:
+        assert file["rows_read"] == file["rows_kept"] + file["rows_merged"] + file["rows_skipped"]
+    assert summary["rows"] == 432
+    assert summary["exact_problems"] == 32
+    assert summary["held_out"]["efficiency"]["geomean"] > 0.9
+
+
+@pytest.mark.parametrize("form", ["values", "flags", "equals"])
+def test_several_files(cli, points: Path, oracle: Path, tmp_path: Path, form: str):
+    """``--measurements A B``, ``--measurements A --measurements B`` and ``--measurements=A B`` are the same."""
+    lines = points.read_text().splitlines()
+    first, second = tmp_path / "a.csv", tmp_path / "b.csv"
+    first.write_text("\n".join(lines[:90]) + "\n")
+    second.write_text("\n".join([lines[0], *lines[90:]]) + "\n")
+    files = {
+        "values": ["--measurements", first, second],
+        "flags": ["--measurements", first, "--measurements", second],
+        "equals": [f"--measurements={first}", second],
+    }[form]
+    result = cli("fit", *files, "--oracle", oracle, "--arch", "h200", "--out", "m.json", "--no-holdout", "--json")
+    assert [file["rows_kept"] for file in result.json["files"]] == [89, 151, 192]
+
+
+def test_equal_seeds_give_equal_tables(cli, points: Path):
+    """A fit is deterministic."""
+    for name in ("a.json", "b.json"):
+        assert cli("fit", "--measurements", points, "--arch", "h200", "--seed", 3, "--out", name).code == 0
+    assert Path("a.json").read_bytes() == Path("b.json").read_bytes()
+
+
+def test_bad_rows_stop_or_are_counted(cli, points: Path, tmp_path: Path):
+    """A row that cannot be true is an error with its line, or with --skip-bad-rows a count."""
+    bad = tmp_path / "bad.csv"
+    lines = points.read_text().splitlines()
+    bad.write_text("\n".join([*lines, lines[1].rsplit(",", 1)[0] + ",-1"]) + "\n")
+    refused = cli("fit", "--measurements", bad, "--arch", "h200", "--out", "m.json")
+    assert refused.code == 3
+    assert f"{bad}:{len(lines) + 1}" in refused.stderr
+    assert not Path("m.json").exists()
+    skipped = cli("fit", "--measurements", bad, "--arch", "h200", "--out", "m.json", "--skip-bad-rows", "--json").json
+    assert skipped["files"][0]["rows_skipped"] == 1
+    assert skipped["files"][0]["skipped"][0]["first_line"] == len(lines) + 1
+
+
+def test_the_same_file_twice_is_refused(cli, oracle: Path):
+    """Rows given as points and as a sweep would count twice."""
+    result = cli("fit", "--measurements", oracle, "--oracle", oracle, "--arch", "h200", "--out", "m.json")
+    assert result.code == 3
+    assert "give it once" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--arch", "h200"], 2, "--measurements"),
+        (["--measurements", "missing.csv", "--arch", "h200"], 3, "missing.csv"),
+        (["--measurements", "{points}", "--arch", "gtx"], 3, "gtx"),
+        (["--measurements", "{points}"], 3, "WAVETUNE_ARCH"),
+        (["--measurements", "{points}", "--arch", "h200", "--kernel", "conv"], 3, "conv"),
+        (["--measurements", "{points}", "--arch", "h200", "--dtype", "x"], 3, "dtype"),
+        (["--measurements", "{points}", "--arch", "h200", "--n-configs", "0"], 2, "n-configs"),
+    ],
+)
+def test_mistakes(cli, points: Path, arguments: list[str], code: int, message: str):
+    """Each kind of mistake has its exit code and a message that names it."""
+    result = cli("fit", *(word.format(points=points) for word in arguments), "--out", "m.json")
+    assert (result.code, result.stdout) == (code, "")
+    assert message in result.stderr
+    assert not Path("m.json").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"m,n,k\n1,2,3\n", b"\x1f\x8b\x08cut", b"\xff\xfe\x00"])
+def test_damaged_files_are_bad_input(cli, tmp_path: Path, content: bytes):
+    """Whatever is in the file, there is a message and no traceback."""
+    path = tmp_path / "damaged.csv.gz"
+    path.write_bytes(content)
+    result = cli("fit", "--measurements", path, "--arch", "h200", "--out", "m.json")
+    assert result.code == 3
+    assert str(path) in result.stderr
+
+
+def test_output_that_cannot_be_written(cli, points: Path, tmp_path: Path):
+    """A file where the folder should be is named."""
+    (tmp_path / "file").write_text("")
+    result = cli("fit", "--measurements", points, "--arch", "h200", "--out", tmp_path / "file" / "m.json")
+    assert result.code == 3
+    assert "file" in result.stderr
+
+
+def test_provenance_knows_the_files(model: Path, oracle: Path):
+    """The model says which files it was fitted to."""
+    files = json.loads(model.read_text())["provenance"]["files"]
+    assert [file["name"] for file in files] == ["points.csv", oracle.name]

@@ -1,0 +1,142 @@
+"""``wavetune calibrate``: the whole pipeline, on a GPU or from recorded measurements."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wavetune.cli.live import (
+    LOCAL_MODELS,
+    CalibrationKey,
+    conditions_of,
+    make_folder,
+    note_conditions,
+    output_folder,
+    stop_interrupted,
+)
+from wavetune.cli.options import (
+    ArchOption,
+    ConfigCountOption,
+    DtypeOption,
+    GpuOption,
+    JsonOption,
+    KernelOption,
+    LayoutOption,
+    NoHoldoutOption,
+    SeedOption,
+    SkipBadRowsOption,
+    StoreOption,
+)
+from wavetune.cli.output import note
+from wavetune.cli.progress import watch
+from wavetune.core.dtype import find_dtype
+from wavetune.runtime.device import resolve_arch
+from wavetune.runtime.locate import model_file_name
+
+
+def calibrate_command(
+    arch: ArchOption = None,
+    kernel: KernelOption = "gemm",
+    dtype: DtypeOption = "bf16",
+    layout: LayoutOption = "nk",
+    replay: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--replay",
+            metavar="FILE...",
+            help="Take measurements from these files instead of a GPU. Sweeps are told from wave-structured points.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="MODEL.json",
+            help=f"Where to write the model. Default: $WAVETUNE_MODELS or {LOCAL_MODELS}/, ARCH/KERNEL-DTYPE.json.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = None,
+    gpu: GpuOption = 0,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget", metavar="SECONDS", min=1.0, help="Time to spend on measuring. Default: 65.", show_default=False
+        ),
+    ] = None,
+    workload: Annotated[
+        Path | None,
+        typer.Option(
+            "--workload",
+            metavar="FILE",
+            help="CSV with the columns m,n,k: shapes to measure before the built-in ones.",
+            show_default=False,
+        ),
+    ] = None,
+    evidence: Annotated[
+        Path | None,
+        typer.Option(
+            "--evidence",
+            metavar="FOLDER",
+            help="Also write what the model can be fitted from again: measurements and the facts around them.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print configurations, points and estimated time; measure nothing.")
+    ] = False,
+    n_configs: ConfigCountOption = None,
+    seed: SeedOption = 0,
+    no_holdout: NoHoldoutOption = False,
+    skip_bad_rows: SkipBadRowsOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a GPU, or replay recorded measurements, and write its model.
+
+    Everything measured is kept in the store: the same command goes on where it was stopped.
+    """
+    target, dtype = resolve_arch(arch), find_dtype(dtype).name
+    path = out or output_folder() / target.name / model_file_name(kernel, dtype, layout)
+    if replay and (workload is not None or budget is not None):
+        raise typer.BadParameter("--workload and --budget direct measurements; a replay takes what was recorded")
+    key = CalibrationKey(kernel, target, dtype, layout)
+    from wavetune.cli.calibration_job import live_job, replay_job
+    from wavetune.cli.calibration_view import print_live_plan, print_replay_plan, print_result
+    from wavetune.pipeline.calibrate import calibrate
+    from wavetune.pipeline.evidence import write_evidence
+    from wavetune.pipeline.refit import FitOptions
+    from wavetune.runtime.codec import write_model
+    from wavetune.store.database import MeasurementStore
+
+    start = time.perf_counter()
+    job = replay_job(key, replay, skip_bad_rows) if replay else live_job(key, budget, workload)
+    if dry_run:
+        (print_replay_plan if replay else print_live_plan)(job, as_json)
+        return
+    runner = job.connect(gpu)
+    options = FitOptions(n_configs=n_configs or FitOptions().n_configs, random_state=seed, holdout=not no_holdout)
+    with ExitStack() as stack:
+        # A recording is its own store: without --store, a replay keeps nothing.
+        scratch = stack.enter_context(tempfile.TemporaryDirectory()) if replay and store is None else None
+        database = store or (Path(scratch) / "replay.sqlite" if scratch else path.with_suffix(".sqlite"))
+        make_folder(database.parent)
+        try:
+            with MeasurementStore(database, runner.environment()) as opened, watch() as observer:
+                result = calibrate(
+                    runner, job.strategy, opened, kernel=kernel, dtype=dtype, layout=layout, options=options,
+                    sources=job.sources, observer=observer,
+                )  # fmt: skip
+        except KeyboardInterrupt:
+            stop_interrupted("nothing was kept" if scratch else f"everything measured so far is in {database}")
+    write_model(result.fitted.file, path)
+    note_conditions(runner)
+    if evidence is not None:
+        for written in write_evidence(evidence, result, runner.environment(), conditions_of(runner)):
+            note(f"wrote {written}")
+    print_result(result, job, path, None if scratch else database, time.perf_counter() - start, as_json)

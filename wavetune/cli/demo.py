@@ -1,0 +1,106 @@
+"""``wavetune demo``: the main job on the shipped H200 recording."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wavetune.cli.options import JsonOption
+from wavetune.cli.output import data_table, describe_config, emit_json, format_us, show
+from wavetune.cli.progress import watch
+
+if TYPE_CHECKING:
+    from wavetune.pipeline.demo import DemoResult
+
+
+def demo_command(
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            "--folds",
+            min=1,
+            max=5,
+            help="Fifths of the shapes to hold out, one after another. Default: as many as fit in a minute.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit real H200 measurements, judge the fit on shapes it has not seen, and choose for LLM layers. Needs no GPU."""
+    from wavetune.pipeline.demo import run_demo
+
+    with watch() as observer:
+        result = run_demo(observer, folds)
+    if as_json:
+        emit_json(demo_document(result))
+    else:
+        print_demo(result)
+
+
+def print_demo(result: DemoResult) -> None:
+    """Print the demo on stdout: a screenful."""
+    from wavetune.pipeline.demo import WAVETUNE
+
+    columns = ("geomean", "5th pct", "worst")
+    methods = data_table("", *columns, right=columns)
+    for name, method in result.methods.items():
+        style = "bold" if name == WAVETUNE else ""
+        methods.add_row(name, *(f"{value:.3f}" for value in (method.geomean, method.p5, method.min)), style=style)
+    numeric = ("m", "n", "k", "us", "waves", "tail")
+    choices = data_table("layer", "m", "n", "k", "config", "us", "waves", "tail", "source", right=numeric)
+    for row in result.choices:
+        choices.add_row(
+            row.layer, *map(str, row.dims), describe_config(row.choice.config), format_us(row.choice.latency_us),
+            str(row.choice.waves), str(row.choice.tail_ctas), row.choice.source.value,
+        )  # fmt: skip
+    partial = "" if result.n_folds == result.max_folds else f" ({result.n_folds} of {result.max_folds} folds, for time)"
+    show(
+        f"[bold]{result.rows:,}[/bold] GEMM timings of one [bold]{result.gpu}[/bold]: "
+        f"{result.n_configs} configurations, {result.n_shapes} exhaustively measured LLM shapes.",
+        f"Fitted in {result.fit_seconds:.0f} s. {result.n_survivors} configurations survive; "
+        f"{result.disturbed_rows:,} disturbed rows down-weighted.",
+        "",
+        f"Share of the best measured speed, on {result.n_judged} shapes whose layers were held out{partial}:",
+        methods,
+        f"If the model's top 3 were measured: {result.top3_efficiency:.3f}. "
+        f"Predicted latency is off by {result.mape:.1%} near the best.",
+        "",
+        "Choices for layers of Llama and Qwen:",
+        choices,
+        f"[dim]{result.seconds:.0f} s in all. One more: wavetune choose 512 4096 4096 --arch h200 --explain[/dim]",
+    )
+
+
+def demo_document(result: DemoResult) -> dict[str, Any]:
+    """Return the demonstration as plain data."""
+    return {
+        "gpu": result.gpu,
+        "rows": result.rows,
+        "configs": result.n_configs,
+        "shapes": result.n_shapes,
+        "survivors": result.n_survivors,
+        "disturbed_rows": result.disturbed_rows,
+        "folds": result.n_folds,
+        "max_folds": result.max_folds,
+        "judged_shapes": result.n_judged,
+        "efficiency": {name: asdict(method) for name, method in result.methods.items()},
+        "top3_efficiency": result.top3_efficiency,
+        "mape_near_best": result.mape,
+        "choices": [
+            {
+                "layer": row.layer,
+                "m": row.dims[0],
+                "n": row.dims[1],
+                "k": row.dims[2],
+                "config": dict(row.choice.config),
+                "source": row.choice.source.value,
+                "latency_us": row.choice.latency_us,
+                "waves": row.choice.waves,
+                "tail_ctas": row.choice.tail_ctas,
+            }
+            for row in result.choices
+        ],
+        "seconds": {"fit": round(result.fit_seconds, 2), "total": round(result.seconds, 2)},
+    }

@@ -1,0 +1,90 @@
+"""``wavetune evaluate``: a model against exhaustive sweeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wavetune.cli.options import JsonOption, SkipBadRowsOption
+from wavetune.cli.output import data_table, describe_config, emit_json, format_us, show, two_columns, warn
+from wavetune.core.arch import find_arch
+from wavetune.core.config import find_kernel_spec
+from wavetune.runtime.codec import read_model
+from wavetune.runtime.model_file import ModelFile
+
+
+def evaluate_command(
+    model: Annotated[Path, typer.Option("--model", metavar="MODEL.json", help="The model file to judge.")],
+    oracle: Annotated[
+        list[Path],
+        typer.Option("--oracle", metavar="FILE...", help="Exhaustive sweeps: every shape with every configuration."),
+    ],
+    with_exact: Annotated[
+        bool, typer.Option("--with-exact", help="Let the exact table answer too; off, shapes count as never measured.")
+    ] = False,
+    skip_bad_rows: SkipBadRowsOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the model about every shape of a sweep and compare with the best that was measured."""
+    file = read_model(model)
+    from wavetune.pipeline.recording import read_recording
+    from wavetune.report.accuracy import evaluate_model
+
+    spec = find_kernel_spec(file.kernel)
+    recording = read_recording(
+        [], oracle, spec, find_arch(file.arch), dtype=file.dtype, layout=file.layout, skip_bad_rows=skip_bad_rows
+    )
+    warnings = [
+        f"{report.path} is part of the training data of {model} ({name}): the accuracy is not that on new shapes"
+        for report in recording.files
+        for name in [training_file(file, report.sha256)]
+        if name
+    ]
+    warnings += [f"{line}" for report in recording.files if report.rows_skipped for line in report.lines()[1:]]
+    for text in warnings:
+        warn(text)
+    report = evaluate_model(file, recording.table, with_exact=with_exact)
+    document = {**report.to_dict(spec.dims), "warnings": warnings}
+    if as_json:
+        emit_json(document)
+    else:
+        print_accuracy(document, spec.dims)
+
+
+def training_file(model: ModelFile, sha256: str) -> str:
+    """Return the name of the training file with this digest; empty if the model was not trained on it."""
+    files = model.provenance.get("files", [])
+    return next((str(entry.get("name", "unnamed")) for entry in files if entry.get("sha256") == sha256), "")
+
+
+def print_accuracy(document: dict[str, Any], dims: tuple[str, ...]) -> None:
+    """Print an accuracy report on stdout."""
+    efficiency, regret, default = document["efficiency"], document["regret"], document["default_efficiency"]
+    sources = ", ".join(f"{count} {source}" for source, count in document["sources"].items())
+    unmeasured = f"; {document['unmeasured']} choices were not measured" if document["unmeasured"] else ""
+    rows = (
+        ("shapes", f"{document['shapes']} ({sources}){unmeasured}"),
+        (
+            "efficiency",
+            f"geomean {efficiency['geomean']:.4f}   5th percentile {efficiency['p5']:.4f}   "
+            f"min {efficiency['min']:.4f}",
+        ),
+        ("regret", f"mean {regret['mean']:.2%}   95th percentile {regret['p95']:.2%}   max {regret['max']:.2%}"),
+        (
+            "if measured",
+            f"best of top 3 {document['top3_efficiency']:.4f}   best of top 8 {document['top8_efficiency']:.4f}",
+        ),
+        ("prediction", f"mean error {document['mape_near_best']:.2%} on configurations within 1.5x of the best"),
+        ("default", f"one fixed configuration: geomean {default['geomean']:.4f}   min {default['min']:.4f}"),
+    )
+    numeric = (*dims, "effic.", "chosen us", "predicted", "best us")
+    worst = data_table(*numeric, "choice", "best", right=numeric, title="worst shapes")
+    for row in document["worst"]:
+        worst.add_row(
+            *(str(row[name]) for name in dims), f"{row['efficiency']:.3f}", format_us(row["measured_us"]),
+            format_us(row["predicted_us"]), format_us(row["best_us"]), describe_config(row["choice"]),
+            describe_config(row["best"]),
+        )  # fmt: skip
+    show(two_columns(rows), "", worst)

@@ -1,0 +1,78 @@
+"""``wavetune fit``: measurement files in, model file out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wavetune.cli.options import (
+    ArchOption,
+    ConfigCountOption,
+    DtypeOption,
+    JsonOption,
+    KernelOption,
+    LayoutOption,
+    NoHoldoutOption,
+    SeedOption,
+    SkipBadRowsOption,
+)
+from wavetune.cli.output import emit_json
+from wavetune.cli.progress import watch
+from wavetune.core.config import find_kernel_spec
+from wavetune.runtime.device import resolve_arch
+
+
+def fit_command(
+    out: Annotated[Path, typer.Option("--out", metavar="MODEL.json", help="Where to write the model.")],
+    measurements: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--measurements", metavar="FILE...", help="Wave-structured points: csv or csv.gz.", show_default=False
+        ),
+    ] = None,
+    oracle: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--oracle",
+            metavar="FILE...",
+            help="Exhaustive sweeps over realistic shapes: trained on as well, and the source of the exact table.",
+            show_default=False,
+        ),
+    ] = None,
+    arch: ArchOption = None,
+    kernel: KernelOption = "gemm",
+    dtype: DtypeOption = "bf16",
+    layout: LayoutOption = "nk",
+    n_configs: ConfigCountOption = None,
+    seed: SeedOption = 0,
+    no_holdout: NoHoldoutOption = False,
+    skip_bad_rows: SkipBadRowsOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit a model to recorded measurements and write its tables."""
+    if not measurements and not oracle:
+        raise typer.BadParameter("give at least one file with --measurements or --oracle")
+    gpu, spec = resolve_arch(arch), find_kernel_spec(kernel)
+    from wavetune.cli.summary import print_summary, summarise_fit
+    from wavetune.pipeline.recording import read_recording
+    from wavetune.pipeline.refit import FitOptions, fit_model_file
+    from wavetune.runtime.codec import write_model
+
+    start = time.perf_counter()
+    options = FitOptions(n_configs=n_configs or FitOptions().n_configs, random_state=seed, holdout=not no_holdout)
+    with watch() as observer:
+        observer.begin("reading", 0)
+        recording = read_recording(
+            measurements or [], oracle or [], spec, gpu, dtype=dtype, layout=layout, skip_bad_rows=skip_bad_rows
+        )
+        observer.begin("fit", 0)
+        fitted = fit_model_file(recording.table, gpu, sources=recording.files, options=options)
+    write_model(fitted.file, out)
+    summary = summarise_fit(fitted, recording.files, out, time.perf_counter() - start)
+    if as_json:
+        emit_json(summary)
+    else:
+        print_summary(summary)

@@ -1,0 +1,112 @@
+"""What live verbs need: the runner of a GPU, its configurations, and where results go."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from wavetune.cli.output import note, warn
+from wavetune.cli.parsing import EXIT_INTERRUPTED
+from wavetune.core.arch import ArchSpec
+from wavetune.errors import RunnerError, StoreError
+from wavetune.runtime.locate import MODELS_VARIABLE
+
+if TYPE_CHECKING:
+    from wavetune.core.config import KernelConfig
+    from wavetune.measure.runner import Runner
+    from wavetune.measure.triton_runner import TritonRunner
+
+LOCAL_MODELS = "wavetune-models"
+"""Folder for new models below the working directory, where `WAVETUNE_MODELS` names no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationKey:
+    """What is measured: a kernel family with one dtype and layout, on one GPU model."""
+
+    kernel: str
+    arch: ArchSpec
+    dtype: str
+    layout: str
+
+
+def output_folder() -> Path:
+    """Return where models of the user's own go: the first folder that the runtime would search for them."""
+    folders = [entry for entry in os.environ.get(MODELS_VARIABLE, "").split(os.pathsep) if entry]
+    return Path(folders[0] if folders else LOCAL_MODELS)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder for results.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be created.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot create the folder ({error.strerror}); choose another place") from None
+
+
+def candidate_configs(key: CalibrationKey) -> list[KernelConfig]:
+    """Return the configurations that calibration considers.
+
+    Raises
+    ------
+    RunnerError
+        If the kernels cannot be imported.
+    """
+    try:
+        from wavetune.kernels.registry import find_family
+    except ImportError as error:
+        raise RunnerError(f"the kernels need {error.name}: pip install {error.name}") from None
+    return find_family(key.kernel).configs(key.arch, key.dtype)
+
+
+def live_runner(key: CalibrationKey, gpu: int, *, instead: str) -> TritonRunner:
+    """Return the runner of a GPU.
+
+    Parameters
+    ----------
+    instead : str
+        What to do on a machine without one; added to the error.
+
+    Raises
+    ------
+    RunnerError
+        If there is no usable GPU.
+    """
+    from wavetune.measure.triton_runner import TritonRunner
+
+    try:
+        return TritonRunner(key.arch, key.kernel, key.dtype, key.layout, gpu)
+    except RunnerError as error:
+        raise RunnerError(f"{error}\n{instead}") from None
+
+
+def conditions_of(runner: Runner) -> dict[str, str]:
+    """Return what a runner saw of the GPU while timing; empty for one that does not watch."""
+    return dict(runner.conditions()) if hasattr(runner, "conditions") else {}
+
+
+def note_conditions(runner: Runner) -> None:
+    """Print on stderr what the runner saw of the GPU while timing, if it watched; warn of what spoils rankings."""
+    conditions = conditions_of(runner)
+    if conditions:
+        note("GPU while timing: " + ", ".join(f"{name} {value or 'none'}" for name, value in conditions.items()))
+    if conditions.get("drifted") == "true":
+        warn("the GPU's speed drifted while timing; run again on a quiet machine")
+
+
+def stop_interrupted(kept: str) -> NoReturn:
+    """End an interrupted command: say what was kept and how to go on."""
+    note(f"\ninterrupted; {kept}\ngo on with: {shlex.join(['wavetune', *sys.argv[1:]])}")
+    raise typer.Exit(EXIT_INTERRUPTED)

@@ -1,0 +1,108 @@
+"""``wavetune measure``: time configurations on shapes of the user's, on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wavetune.cli.live import (
+    CalibrationKey,
+    candidate_configs,
+    live_runner,
+    make_folder,
+    note_conditions,
+    stop_interrupted,
+)
+from wavetune.cli.options import ArchOption, DtypeOption, GpuOption, JsonOption, KernelOption, LayoutOption, StoreOption
+from wavetune.cli.output import emit_json, show, two_columns
+from wavetune.cli.progress import watch
+from wavetune.core.config import KernelConfig
+from wavetune.core.dtype import find_dtype
+from wavetune.runtime.device import resolve_arch
+
+if TYPE_CHECKING:
+    from wavetune.core.problem import Problem
+
+STRATUM = "measure"
+NO_GPU = "measuring needs the GPU itself; `wavetune doctor` says what is missing, `calibrate --replay` needs none"
+
+
+def measure_command(
+    shapes: Annotated[Path, typer.Option("--shapes", metavar="FILE", help="CSV with the columns m,n,k.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.csv.gz", help="Where to write the measurements.")],
+    all_configs: Annotated[
+        bool, typer.Option("--all-configs", help="Time every configuration: an oracle for evaluate. The default.")
+    ] = False,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top", metavar="N", min=1, help="Time only the N best of the model's ranking.", show_default=False
+        ),
+    ] = None,
+    arch: ArchOption = None,
+    kernel: KernelOption = "gemm",
+    dtype: DtypeOption = "bf16",
+    layout: LayoutOption = "nk",
+    gpu: GpuOption = 0,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time configurations on your shapes; the file serves evaluate and fit."""
+    if all_configs and top is not None:
+        raise typer.BadParameter("--all-configs and --top exclude each other")
+    key = CalibrationKey(kernel, resolve_arch(arch), find_dtype(dtype).name, layout)
+    from wavetune.core.config import find_kernel_spec
+    from wavetune.pipeline.shapes import read_shapes
+    from wavetune.store.database import MeasurementStore
+    from wavetune.store.record import Point, Status, make_problem
+
+    problems = [make_problem(kernel, sizes, key.dtype, layout) for sizes in read_shapes(shapes)]
+    wanted = [(problem, config) for problem in problems for config in _configs(key, problem, top)]
+    runner = live_runner(key, gpu, instead=NO_GPU)
+    database = store or out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.sqlite")
+    make_folder(database.parent)
+    make_folder(out.parent)
+    try:
+        with MeasurementStore(database, runner.environment()) as opened, watch() as observer:
+            from wavetune.pipeline.calibrate import record_all
+
+            observer.begin("prepare", 0)
+            prepared = runner.prepare(
+                dict.fromkeys(config for _, config in wanted), lambda done, _: observer.update(done)
+            )
+            opened.record_compiled(prepared.compiled)
+            opened.record(prepared.failures)
+            usable = {entry.config for entry in prepared.compiled}
+            points = [Point(problem, config, STRATUM) for problem, config in wanted if config in usable]
+            done = opened.done_points()
+            todo = [point for point in points if point not in done]
+            observer.begin("measuring", len(todo))
+            record_all(opened, runner.measure(todo, lambda done, _: observer.update(done)))
+            rows = opened.export_csv(out, find_kernel_spec(kernel), dtype=key.dtype, layout=layout, strata=(STRATUM,))
+            failed = [entry for entry in opened.measurements(failed=True) if entry.status is not Status.OK]
+    except KeyboardInterrupt:
+        stop_interrupted(f"everything measured so far is in {database}")
+    note_conditions(runner)
+    document = {
+        "out": str(out),
+        "rows": rows,
+        "shapes": len(problems),
+        "configs": len(usable),
+        "resumed_points": len(points) - len(todo),
+        "failed": len(failed),
+        "store": str(database),
+    }
+    if as_json:
+        emit_json(document)
+    else:
+        show(two_columns((name.replace("_", " "), f"{value}") for name, value in document.items()))
+
+
+def _configs(key: CalibrationKey, problem: Problem, top: int | None) -> list[KernelConfig]:
+    if top is None:
+        return candidate_configs(key)
+    from wavetune.runtime.choose import rank_configs
+
+    return [entry.config for entry in rank_configs(problem, arch=key.arch.name)[:top]]

@@ -1,0 +1,109 @@
+"""A model file as plain data, and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from wavetune.cli.output import data_table, describe_config, show, two_columns
+from wavetune.cli.summary import describe_accuracy
+from wavetune.core.config import find_kernel_spec
+from wavetune.errors import ModelFileError
+from wavetune.runtime.codec import read_model
+from wavetune.runtime.model_file import ModelFile
+from wavetune.waves.terms import TERMS
+
+
+def model_entry(path: Path) -> dict[str, Any]:
+    """Return a line of a list; a damaged file has an ``error`` and little else."""
+    try:
+        file = read_model(path)
+    except ModelFileError as error:
+        return {"path": str(path), "digest": None, "error": str(error)}
+    held_out = file.accuracy.get("held_out") or {}
+    return {
+        "path": str(path),
+        "arch": file.arch,
+        "kernel": file.kernel,
+        "dtype": file.dtype,
+        "layout": file.layout,
+        "configs": file.n_modelled,
+        "exact": len(file.exact),
+        "cells": len(file.cells),
+        "held_out_efficiency": held_out.get("efficiency", {}).get("geomean"),
+        "created": file.provenance.get("created"),
+        "digest": file.digest,
+        "error": None,
+    }
+
+
+def model_document(file: ModelFile) -> dict[str, Any]:
+    """Return everything but the cells and exact answers themselves."""
+    forms = []
+    for index, form in enumerate(file.forms):
+        coefficients = form.coefficients
+        forms.append(
+            {
+                "config": dict(form.config),
+                "ctas_per_sm": form.ctas_per_sm,
+                "num_regs": form.num_regs,
+                "smem_bytes": form.smem_bytes,
+                "coefficients": dict(zip(TERMS, coefficients, strict=True)) if coefficients is not None else None,
+                "candidate_cells": sum(index in cell.candidates for cell in file.cells.values()),
+                "exact_problems": sum(entry.config_index == index for entry in file.exact.values()),
+            }
+        )
+    return {
+        "path": file.path,
+        "digest": file.digest,
+        "kernel": file.kernel,
+        "dtype": file.dtype,
+        "layout": file.layout,
+        "arch": file.arch,
+        "num_sms": file.num_sms,
+        "dims": list(find_kernel_spec(file.kernel).dims),
+        "fit_range": {name: list(bounds) for name, bounds in file.fit_range.items()},
+        "bound_log2": file.bound_log2,
+        "cells": len(file.cells),
+        "exact": len(file.exact),
+        "default": dict(file.forms[file.default_index].config),
+        "forms": forms,
+        "accuracy": dict(file.accuracy),
+        "provenance": dict(file.provenance),
+    }
+
+
+def print_model(file: ModelFile, document: dict[str, Any]) -> None:
+    """Print a model on stdout; ``document`` is its `model_document`."""
+    numeric = ("CTAs/SM", "regs", "smem KB", "launch us", "cells", "exact")
+    table = data_table("configuration", *numeric, right=numeric)
+    for index, form in enumerate(document["forms"]):
+        launch = f"{form['coefficients']['launch']:.2f}" if form["coefficients"] else "-"
+        mark = " (default)" if index == file.default_index else ""
+        table.add_row(
+            describe_config(form["config"]) + mark, str(form["ctas_per_sm"]), str(form["num_regs"]),
+            f"{form['smem_bytes'] / 1024:.0f}", launch, str(form["candidate_cells"]), str(form["exact_problems"]),
+        )  # fmt: skip
+    show(two_columns(_lines(file)), "", table)
+
+
+def _lines(file: ModelFile) -> Iterator[tuple[str, str]]:
+    origin = file.provenance
+    yield "file", file.path
+    yield "digest", file.digest
+    yield "model", f"{file.kernel} {file.dtype} {file.layout} on {file.arch} ({file.num_sms} SMs)"
+    if origin.get("rows"):
+        yield (
+            "fitted to",
+            (
+                f"{origin['rows']:,} rows, {origin.get('problems', 0):,} problems, "
+                f"{origin.get('fitted_configs', 0)} configurations ({origin.get('created', 'date unknown')})"
+            ),
+        )
+    for entry in origin.get("files", []):
+        yield "", f"{entry['name']}: {entry['rows']:,} rows, sha256 {entry['sha256'][:12]}"
+    ranges = ", ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in file.fit_range.items())
+    yield "measured", f"{ranges}; answers from cells reach {file.bound_log2:g} octaves further"
+    yield "tables", f"{len(file.exact):,} exact problems, {len(file.cells):,} cells, {file.n_modelled} modelled configs"
+    yield "held out", describe_accuracy(file.accuracy.get("held_out"))

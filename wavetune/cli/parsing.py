@@ -1,0 +1,72 @@
+"""How command lines are read, and how errors end: the one place that turns them into exit codes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from wavetune.errors import NoModelError, WavetuneError
+
+EXIT_BAD_INPUT = 3
+EXIT_NO_MODEL = 4
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as shells report it."""
+
+_NEGATIVE = re.compile(r"-\d+")
+
+
+def exit_code_of(error: WavetuneError) -> int:
+    """Return the exit code of a mistake; usage errors (2) never get this far."""
+    return EXIT_NO_MODEL if isinstance(error, NoModelError) else EXIT_BAD_INPUT
+
+
+class WavetuneGroup(TyperGroup):
+    """Ends a verb that failed with one line on stderr and an exit code, never with a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a verb."""
+        try:
+            return super().invoke(ctx)
+        except WavetuneError as error:
+            typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+            typer.echo(str(error), err=True)
+            raise typer.Exit(exit_code_of(error)) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+class ManyValuesCommand(TyperCommand):
+    """A verb without positional arguments whose repeatable options also take several values: ``--oracle A B``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the flag before each of its values, then parse as usual."""
+        flags = {flag for param in self.params if getattr(param, "multiple", False) for flag in param.opts}
+        expanded: list[str] = []
+        current = ""
+        # The first value after a flag needs no flag of its own.
+        has_value = True
+        for token in args:
+            if token.startswith("-") and token != "-":
+                name, equals, _ = token.partition("=")
+                current = name if name in flags else ""
+                has_value = bool(equals)
+            elif current:
+                if has_value:
+                    expanded.append(current)
+                has_value = True
+            expanded.append(token)
+        return super().parse_args(ctx, expanded)
+
+
+class NegativeNumbersCommand(TyperCommand):
+    """A verb whose positional integers may be negative: the size is then refused, not taken for an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Let ``-5`` through to the arguments."""
+        if any(_NEGATIVE.fullmatch(token) for token in args):
+            ctx.ignore_unknown_options = True
+        return super().parse_args(ctx, args)

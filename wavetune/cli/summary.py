@@ -1,0 +1,108 @@
+"""What a fit did, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wavetune.cli.output import describe_config, format_sizes, show, two_columns
+from wavetune.store.read_report import FileReport
+
+if TYPE_CHECKING:
+    from wavetune.pipeline.refit import FittedModel
+
+N_DISTURBED = 5
+"""Problems with the most disturbed rows that are named in the text; JSON has them all."""
+
+
+def summarise_fit(fitted: FittedModel, files: Iterable[FileReport], out: Path, seconds: float) -> dict[str, Any]:
+    """Return the summary as plain data."""
+    model, estimator = fitted.file, fitted.estimator
+    screening = estimator.screening_
+    disturbed = [
+        {
+            **dict(zip(estimator.spec.dims, estimator.measured_dims_[entry.problem].tolist(), strict=True)),
+            "rows": entry.rows,
+            "slowdown": round(entry.factor, 3),
+        }
+        for entry in (screening.problems if screening is not None else ())
+    ]
+    held_out = fitted.held_out.to_dict(estimator.spec.dims) if fitted.held_out is not None else None
+    return {
+        "model": str(out),
+        "arch": model.arch,
+        "kernel": model.kernel,
+        "dtype": model.dtype,
+        "layout": model.layout,
+        "files": [describe_file(report) for report in files],
+        "rows": model.provenance["rows"],
+        "problems": len(estimator.measured_dims_),
+        "disturbed_rows": int(screening.disturbed.sum()) if screening is not None else 0,
+        "disturbed": disturbed,
+        "configs": {
+            "fitted": len(estimator.configs_),
+            "too_few_rows": len(estimator.too_few_rows_),
+            "survivors": model.n_modelled,
+        },
+        "default": dict(model.forms[model.default_index].config),
+        "exact_problems": len(model.exact),
+        "cells": len(model.cells),
+        "held_out": held_out,
+        "seconds": round(seconds, 2),
+    }
+
+
+def describe_file(report: FileReport) -> dict[str, Any]:
+    """Return the account of one file as plain data."""
+    return {
+        "path": report.path,
+        "sha256": report.sha256,
+        "rows_read": report.rows_read,
+        "rows_kept": report.rows_kept,
+        "rows_merged": report.rows_merged,
+        "rows_skipped": report.rows_skipped,
+        "skipped": [
+            {"reason": entry.reason, "rows": entry.rows, "first_line": entry.first_line} for entry in report.skipped
+        ],
+    }
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """Print the summary on stdout."""
+    show(two_columns(_lines(summary)))
+
+
+def _lines(summary: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    for file in summary["files"]:
+        merged = f", {file['rows_merged']:,} repeats merged" if file["rows_merged"] else ""
+        skipped = f", {file['rows_skipped']:,} skipped" if file["rows_skipped"] else ""
+        yield "read", f"{file['path']}: {file['rows_kept']:,} of {file['rows_read']:,} rows{merged}{skipped}"
+        for entry in file["skipped"]:
+            yield "", f"{entry['rows']:,} rows from line {entry['first_line']}: {entry['reason']}"
+    yield "rows", f"{summary['rows']:,} of {summary['problems']:,} problems"
+    if summary["disturbed_rows"]:
+        yield "disturbed", f"{summary['disturbed_rows']:,} rows down-weighted on {len(summary['disturbed']):,} problems"
+        for entry in summary["disturbed"][:N_DISTURBED]:
+            sizes = format_sizes([entry[name] for name in ("m", "n", "k") if name in entry])
+            yield "", f"{sizes}: {entry['rows']} rows, {entry['slowdown']:.2f} times too slow"
+    configs = summary["configs"]
+    few = f", {configs['too_few_rows']} left out for too few rows" if configs["too_few_rows"] else ""
+    yield "configs", f"{configs['survivors']} kept of {configs['fitted']} fitted{few}"
+    yield "default", describe_config(summary["default"])
+    yield "tables", f"{summary['exact_problems']:,} exact problems, {summary['cells']:,} cells"
+    yield "held out", describe_accuracy(summary["held_out"])
+    yield "wrote", f"{summary['model']} ({summary['seconds']:.1f} s)"
+
+
+def describe_accuracy(held_out: dict[str, Any] | None) -> str:
+    """Describe accuracy on held-out problems in a line."""
+    if held_out is None:
+        return "not estimated (no realistic layers to hold out, or told not to)"
+    efficiency, default = held_out["efficiency"], held_out["default_efficiency"]
+    return (
+        f"{held_out['shapes']} shapes at {efficiency['geomean']:.1%} of the best "
+        f"(5th percentile {efficiency['p5']:.1%}, worst {efficiency['min']:.1%}), "
+        f"best of top 3 {held_out['top3_efficiency']:.1%}; prediction error {held_out['mape_near_best']:.1%}; "
+        f"default config {default['geomean']:.1%}"
+    )

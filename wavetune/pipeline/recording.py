@@ -1,0 +1,96 @@
+"""Measurement files of two kinds, read into one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from wavetune.core.arch import ArchSpec
+from wavetune.core.config import KernelSpec
+from wavetune.errors import MeasurementError
+from wavetune.store.csv_io import ReadResult, read_measurements
+from wavetune.store.read_report import FileReport
+from wavetune.store.table import MeasurementTable, concatenate
+
+SWEEP_CONFIGS = 16
+"""A file whose problems have at least so many configurations each (median) is an exhaustive sweep: recorded sweeps
+have 330, recorded wave-structured points 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The rows of several files.
+
+    Parameters
+    ----------
+    table : MeasurementTable
+        All rows, those of exhaustive sweeps marked.
+    files : tuple of FileReport
+        Account of each file, in order.
+    sweeps : frozenset of str
+        Paths of the files that are exhaustive sweeps.
+    """
+
+    table: MeasurementTable
+    files: tuple[FileReport, ...]
+    sweeps: frozenset[str]
+
+
+def read_recording(
+    points: Sequence[str | Path],
+    sweeps: Sequence[str | Path],
+    spec: KernelSpec,
+    arch: ArchSpec,
+    *,
+    dtype: str,
+    layout: str,
+    skip_bad_rows: bool = False,
+    detect: bool = False,
+) -> Recording:
+    """Read wave-structured points and exhaustive sweeps into one table.
+
+    Parameters
+    ----------
+    points, sweeps : sequence of path
+        Files of either kind.
+    skip_bad_rows : bool, default=False
+        Count and skip impossible rows instead of refusing the file.
+    detect : bool, default=False
+        Tell the kind of each of ``points`` by its content, see `SWEEP_CONFIGS`.
+
+    Raises
+    ------
+    MeasurementError
+        If a file is bad, is given twice, or was compiled differently.
+    """
+    tables: list[MeasurementTable] = []
+    files: list[FileReport] = []
+    found: set[str] = set()
+    for path, is_sweep in [(path, False) for path in points] + [(path, True) for path in sweeps]:
+        read = read_measurements(
+            path, spec, dtype, arch, exhaustive=is_sweep, layout=layout, on_bad_row="skip" if skip_bad_rows else "error"
+        )
+        (report,) = read.report.files
+        for known in files:
+            if known.sha256 == report.sha256:
+                raise MeasurementError(f"{report.path}: the same file as {known.path}; give it once")
+        if is_sweep or (detect and looks_exhaustive(read)):
+            found.add(report.path)
+        tables.append(read.table.mark_exhaustive(report.path in found))
+        files.append(report)
+    try:
+        table = concatenate(tables)
+    except MeasurementError as error:
+        names = ", ".join(report.path for report in files)
+        raise MeasurementError(f"{names}: {error}; were they measured with different compilers?") from None
+    return Recording(table, tuple(files), frozenset(found))
+
+
+def looks_exhaustive(read: ReadResult) -> bool:
+    """Tell a sweep of many configurations over each problem from wave-structured points."""
+    problem_index = read.table.problems()[1]
+    per_problem = float(np.median(np.bincount(problem_index)))
+    return per_problem >= min(SWEEP_CONFIGS, len(read.table.configs))
