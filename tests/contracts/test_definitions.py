@@ -94,7 +94,7 @@ def test_the_hot_loop_equals_the_definitions(
     """Every latency of the runtime is the sum of coefficient times term, times the factor; the fastest legal wins."""
     forms = tuple(LaunchForm(config, resident, 32, 0, tuple(c)) for config, resident, c in drawn)
     evaluator = GemmForms(model_of(forms, dtype), H200, num_sms)
-    problem = GemmProblem(*dims, dtype=dtype)
+    problem = GemmProblem(*dims, dtype=dtype, alignment=16)
     expected = [form_by_definition(problem, config, resident, c, num_sms) for config, resident, c in drawn]
     assert evaluator.latencies(*dims, evaluator.all_entries) == pytest.approx(expected, rel=1e-9, abs=1e-12)
     cell = Cell(tuple(range(len(forms))), tuple(permille[: len(forms)]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,10 @@ MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Named steps, applied in order; the schema version of a file is the number of steps it has had."""
 
 
+WAL_RETRY_S = 0.01
+"""Pause before the switch to write-ahead logging is tried again."""
+
+
 class StoreConnection:
     """One connection to a store file. All writes go through `transaction`.
 
@@ -65,13 +70,26 @@ class StoreConnection:
             with self._explained():
                 self._check_file()
                 self._sqlite.execute("PRAGMA foreign_keys = ON")
-                self._sqlite.execute("PRAGMA journal_mode = WAL")
+                self._enter_wal(busy_timeout_s)
                 # A commit reaches the disk before it is reported: survives a power cut, not only a kill.
                 self._sqlite.execute("PRAGMA synchronous = FULL")
             self._migrate()
         except BaseException:
             self.close()
             raise
+
+    def _enter_wal(self, busy_timeout_s: float) -> None:
+        """Switch to write-ahead logging; SQLite does not wait by itself when two processes create the file at once."""
+        deadline = time.monotonic() + busy_timeout_s
+        while True:
+            try:
+                self._sqlite.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                is_busy = (getattr(error, "sqlite_errorcode", 0) & 0xFF) == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > deadline:
+                    raise
+                time.sleep(WAL_RETRY_S)
 
     def close(self) -> None:
         """Close the connection. Nothing is lost: every batch was committed when it was recorded."""
@@ -135,8 +153,11 @@ class StoreConnection:
 
     def _check_file(self) -> None:
         """Refuse another program's database before anything in it is changed."""
-        application_id, version = self._pragma("application_id"), self._pragma("user_version")
+        # One snapshot: another process may be creating the store between two looks.
+        self._sqlite.execute("BEGIN")
         has_tables = self._sqlite.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+        application_id, version = self._pragma("application_id"), self._pragma("user_version")
+        self._sqlite.execute("COMMIT")
         if application_id != APPLICATION_ID and (has_tables or application_id or version):
             raise StoreError(
                 f"{self.path}: a database of another program, not a measurement store; choose another file"
