@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from wavetune.core.arch import find_arch
 from wavetune.core.config import KernelSpec, find_kernel_spec
 from wavetune.core.dtype import find_dtype
+from wavetune.core.problem import MAX_DIMENSION, GemmProblem
 from wavetune.errors import ConfigError, FitError
 from wavetune.fit.correction import ResidualCorrection
 from wavetune.fit.encoding import decode_matrix, encode_table, feature_columns
@@ -26,6 +27,7 @@ from wavetune.fit.lattice import (
 from wavetune.fit.points import GemmGeometry
 from wavetune.fit.selection import CONTENDER_RATIO, broad_sample, greedy_cover
 from wavetune.fit.solver import fit_forms
+from wavetune.mapping.legality import gemm_illegal_reason
 from wavetune.store.screen import Screening, screen_rows
 from wavetune.store.table import BoolArray, FloatArray, IntArray, MeasurementTable
 
@@ -37,6 +39,9 @@ and in the correction. Real shapes matter more than more anchors; of 1, 2 and 4,
 
 COMPETITIVE_POWER = 2.0
 """Rows of the correction are weighted by (best form / this form) ** 2: only near-best configurations must be right."""
+
+N_FALLBACKS = 4
+"""Configurations that load without TMA and survive beside the others, for operands that are not aligned."""
 
 N_BROAD = 1200
 """Problems of the broad sample that survivors are chosen on."""
@@ -75,7 +80,7 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
     arch : str, default="nvidia-h200"
         GPU that was measured.
     n_configs : int, default=32
-        Most configurations that survive, 16 to 32 being sensible: sixteen of 330 pointer configurations cover 99.8 %
+        Most configurations that survive (and a few more for unaligned operands), 16 to 32 being sensible: sixteen of 330 pointer configurations cover 99.8 %
         of a recorded H200 sweep, 32 of 342 TMA and split-k configurations 99.7 % (24: 99.3 %), while each costs time
         in a decision where all forms are asked.
     bound_log2 : float, default=2.0
@@ -333,9 +338,24 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
             weight = np.concatenate([weight, np.full(len(realistic), len(sample) / len(realistic))])
         default = greedy_cover(realistic, np.ones(len(realistic)), 1)[0]
         # The default is always a candidate, also where something else wins everywhere.
-        chosen = greedy_cover(latency, weight, max(self.n_configs, 1), first=(default,))
-        self.survivors_ = tuple(sorted(chosen))
+        chosen = greedy_cover(latency, weight, self.n_configs, first=(default,))
+        self.survivors_ = tuple(sorted({*chosen, *self._fallbacks(sample, chosen)}))
         self.default_ = default
+
+    def _fallbacks(self, sample: IntArray, chosen: list[int]) -> list[int]:
+        """Choose configurations for operands that most of ``chosen`` cannot load, where there are any."""
+        unaligned = GemmProblem(1, 1, MAX_DIMENSION, alignment=1)
+        arch = self._geometry.arch
+        legal = [
+            index
+            for index, entry in enumerate(self.configs_)
+            if gemm_illegal_reason(unaligned, entry.config, arch) is None
+        ]
+        if len(legal) in (0, len(self.configs_)):
+            return []
+        latency = self._all_forms(sample)[:, legal]
+        cover = greedy_cover(latency, np.ones(len(latency)), N_FALLBACKS)
+        return [legal[column] for column in cover]
 
     def _contender_latency(self, dims: IntArray) -> FloatArray:
         """Predict every fitted configuration that can win, shape (n_problems, n_fitted); inf for the others."""
