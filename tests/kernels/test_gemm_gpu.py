@@ -41,9 +41,7 @@ def make_config(**fields: object) -> KernelConfig:
 @pytest.mark.parametrize("layout", ["nk", "kn"])
 @pytest.mark.parametrize("tile", [(128, 128), (16, 64), (128, 160)])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_right_on_ragged_problems(
-    schedule: str, tile: tuple[int, int], layout: str, dtype: str, arch: object
-) -> None:
+def test_right_on_ragged_problems(schedule: str, tile: tuple[int, int], layout: str, dtype: str, arch: object) -> None:
     """Aligned and unaligned, with bias and activation; launched twice through the cache of bound launches."""
     config = make_config(**SCHEDULES[schedule], block_m=tile[0], block_n=tile[1])
     for dims, alignment in (((301, 712, 1416), 16), ((1, 712, 1416), 16), ((301, 711, 1417), 2)):

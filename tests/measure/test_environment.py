@@ -37,9 +37,7 @@ def test_without_a_driver_the_error_says_so() -> None:
 def test_one_timing_job_per_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second job is refused and told who holds the GPU; a killed holder lets go; other GPUs are free."""
     monkeypatch.setenv("WAVETUNE_LOCK_DIR", str(tmp_path))
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

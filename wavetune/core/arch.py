@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypedDict
 
 from wavetune.errors import ArchError
 
@@ -73,22 +74,33 @@ class ArchSpec:
 # (8.0, 8.9, 9.0, 10.0). The 1 KiB that the system reserves for each CTA is from the same guide, section
 # "Shared Memory" of the compute capability. Bandwidth and matrix rates: the vendor's datasheet of the product,
 # dense, without sparsity.
-_CC_80 = {
+class _Residency(TypedDict):
+    target: str
+    warp_size: int
+    max_warps_per_sm: int
+    max_ctas_per_sm: int
+    registers_per_sm: int
+    smem_per_sm_bytes: int
+    smem_per_cta_bytes: int
+    smem_reserved_bytes: int
+
+
+_CC_80: _Residency = {
     "target": "sm_80", "warp_size": 32, "max_warps_per_sm": 64, "max_ctas_per_sm": 32,
     "registers_per_sm": 65536, "smem_per_sm_bytes": 164 * KIB, "smem_per_cta_bytes": 163 * KIB,
     "smem_reserved_bytes": KIB,
 }  # fmt: skip
-_CC_89 = {
+_CC_89: _Residency = {
     "target": "sm_89", "warp_size": 32, "max_warps_per_sm": 48, "max_ctas_per_sm": 24,
     "registers_per_sm": 65536, "smem_per_sm_bytes": 100 * KIB, "smem_per_cta_bytes": 99 * KIB,
     "smem_reserved_bytes": KIB,
 }  # fmt: skip
-_CC_90 = {
+_CC_90: _Residency = {
     "target": "sm_90", "warp_size": 32, "max_warps_per_sm": 64, "max_ctas_per_sm": 32,
     "registers_per_sm": 65536, "smem_per_sm_bytes": 228 * KIB, "smem_per_cta_bytes": 227 * KIB,
     "smem_reserved_bytes": KIB,
 }  # fmt: skip
-_CC_100 = {**_CC_90, "target": "sm_100"}
+_CC_100: _Residency = {**_CC_90, "target": "sm_100"}
 
 _ALL = (
     ArchSpec(

@@ -8,10 +8,13 @@ Neither is ever part of a model file: `wavetune.fit.lattice` distils them into t
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.linalg import solve
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.metrics.pairwise import rbf_kernel
+from threadpoolctl import threadpool_limits
 
 from wavetune.fit.points import GemmPoints
 from wavetune.store.table import FloatArray
@@ -32,12 +35,18 @@ _JITTER = 1e-6
 # Each column's scale in the kernel: sizes and counts in octaves, fractions stretched so that a full tail counts like
 # two octaves. Chosen once; the choice is not critical (halving or doubling them all moves efficiency by 0.1 points).
 _SCALES = {
-    "block_m": 1.0, "block_n": 1.0, "block_k": 1.0, "split_k": 1.0, "schedule": 1.0, "load": 1.0, "epilogue_split": 0.5, "group_m": 0.5,
+    "block_m": 1.0, "block_n": 1.0, "block_k": 1.0, "split_k": 1.0, "schedule": 1.0, "load": 1.0,
+    "epilogue_split": 0.5, "group_m": 0.5,
     "num_warps": 1.0, "num_stages": 0.5, "ctas_per_sm": 0.5, "grid_size": 0.5, "loop_trips": 0.5,
     "m": 0.3, "n": 0.3, "k": 0.3, "depth_fill": 2.0, "wave_fill": 2.0, "depth": 0.2, "waves": 0.2, "bytes": 0.3,
     "fill_m": 1.0, "fill_n": 1.0, "tiles_m": 0.3, "tiles_n": 0.3,
 }  # fmt: skip
 _SCALE = np.array(list(_SCALES.values()), dtype=np.float32)
+
+
+def _one_thread() -> Any:
+    """Keep OpenMP to one thread: on a busy machine the boosting's threads wait for each other, many times its work."""
+    return threadpool_limits(limits=1, user_api="openmp")
 
 
 def features(points: GemmPoints) -> FloatArray:
@@ -126,7 +135,7 @@ class ResidualCorrection:
         """Fit to ``log_residual`` of shape (n_points,) with positive weights of the same shape."""
         x = features(points)
         target = np.clip(log_residual, -MAX_LOG_CORRECTION, MAX_LOG_CORRECTION)
-        self._thresholds = HistGradientBoostingRegressor(
+        boosting = HistGradientBoostingRegressor(
             max_iter=120,
             learning_rate=0.12,
             max_leaf_nodes=31,
@@ -134,7 +143,9 @@ class ResidualCorrection:
             min_samples_leaf=30,
             early_stopping=False,
             random_state=self.random_state,
-        ).fit(x, target, sample_weight=weight)
+        )
+        with _one_thread():
+            self._thresholds = boosting.fit(x, target, sample_weight=weight)
         rng = np.random.default_rng(self.random_state)
         self._smooth = _SmoothRegressor().fit(x * _SCALE, target, weight, rng)
         return self
@@ -144,5 +155,8 @@ class ResidualCorrection:
         x = features(points)
         if not len(x):
             return np.zeros(0)
-        mean = 0.5 * (self._thresholds.predict(x) + self._smooth.predict(x * _SCALE))
-        return np.clip(mean, -MAX_LOG_CORRECTION, MAX_LOG_CORRECTION)
+        with _one_thread():
+            thresholds = self._thresholds.predict(x)
+        mean = 0.5 * (thresholds + self._smooth.predict(x * _SCALE))
+        clipped: FloatArray = np.clip(mean, -MAX_LOG_CORRECTION, MAX_LOG_CORRECTION)
+        return clipped

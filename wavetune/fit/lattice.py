@@ -1,13 +1,14 @@
 """Distil the correction into cells: one factor for each configuration and octave of each size.
 
 A cell covers the sizes whose ``(size - 1).bit_length()`` equal its octaves, so ``(64, 128]`` is one octave and
-powers of two sit at its upper end. The correction is smooth, so a constant in each cell keeps what it knows, and the forms keep
-their wave precision inside the cell.
+powers of two sit at its upper end. The correction is smooth, so a constant in each cell keeps what it knows, and the
+forms keep their wave precision inside the cell.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +38,8 @@ no powers of two (160, 192) fit some sizes exactly and waste a tile on others.""
 def octaves(dims: IntArray) -> IntArray:
     """Return the octave of each size: ``(size - 1).bit_length()``."""
     # frexp is exact on int32 and exactly what bit_length is.
-    return np.where(dims > 1, np.frexp((dims - 1).astype(np.float64))[1], 0).astype(np.int64)
+    lengths: IntArray = np.where(dims > 1, np.frexp((dims - 1).astype(np.float64))[1], 0).astype(np.int64)
+    return lengths
 
 
 def cells_around(dims: IntArray, bound_log2: float) -> IntArray:
@@ -53,6 +55,13 @@ def cells_around(dims: IntArray, bound_log2: float) -> IntArray:
     around = (np.unique(octaves(dims), axis=0)[:, None, :] + steps).reshape(-1, dims.shape[1])
     # 31 octaves hold every size below 2**31.
     return np.unique(around[np.all((around >= 0) & (around <= 31), axis=1)], axis=0)
+
+
+def cells_of(dims: IntArray, cells: IntArray) -> IntArray:
+    """Return those of ``cells`` that hold one of the problems ``dims``."""
+    wanted = np.unique(octaves(dims), axis=0)
+    held: IntArray = cells[(cells[:, None, :] == wanted[None]).all(axis=2).any(axis=1)]
+    return held
 
 
 def sample_corrections(cells: IntArray) -> IntArray:
@@ -133,3 +142,33 @@ def choose_candidates(latency_us: FloatArray) -> tuple[int, ...]:
         chosen.append(best)
         current = np.minimum(current, regret[:, best])
     return tuple(sorted(chosen))
+
+
+def distil(
+    cells: IntArray,
+    n_configs: int,
+    log_factor: Callable[[IntArray, int], FloatArray],
+    form_latency: Callable[[IntArray, int], FloatArray],
+) -> Lattice:
+    """Turn a smooth correction into cells, and choose each cell's candidates.
+
+    Parameters
+    ----------
+    cells : ndarray of shape (n_cells, n_dims)
+        Octaves.
+    n_configs : int
+        Configurations, the columns of the lattice.
+    log_factor, form_latency : callable
+        Take problems (shape (n, n_dims)) and a column; return the natural logarithm of the correction and the
+        uncorrected latency in microseconds, shape (n,).
+    """
+    samples = sample_corrections(cells)
+    flat = samples.reshape(-1, samples.shape[2])
+    permille = np.zeros((len(cells), n_configs), dtype=np.int64)
+    for column in range(n_configs):
+        permille[:, column] = np.rint(1000.0 * log_factor(flat, column).reshape(samples.shape[:2]).mean(axis=1))
+    probes = sample_candidates(cells)
+    flat = probes.reshape(-1, probes.shape[2])
+    form = np.stack([form_latency(flat, column) for column in range(n_configs)], axis=1)
+    corrected = form.reshape(*probes.shape[:2], n_configs) * np.exp(permille / 1000.0)[:, None, :]
+    return Lattice(cells, permille, tuple(choose_candidates(latency) for latency in corrected))

@@ -16,18 +16,12 @@ from wavetune.core.problem import MAX_DIMENSION, GemmProblem
 from wavetune.errors import ConfigError, FitError
 from wavetune.fit.correction import ResidualCorrection
 from wavetune.fit.encoding import decode_matrix, encode_table, feature_columns
-from wavetune.fit.lattice import (
-    Lattice,
-    cells_around,
-    choose_candidates,
-    octaves,
-    sample_candidates,
-    sample_corrections,
-)
+from wavetune.fit.lattice import cells_around, cells_of, distil
 from wavetune.fit.points import GemmGeometry
 from wavetune.fit.selection import CONTENDER_RATIO, broad_sample, greedy_cover
 from wavetune.fit.solver import fit_forms
 from wavetune.mapping.legality import gemm_illegal_reason
+from wavetune.store.record import CompiledConfig
 from wavetune.store.screen import Screening, screen_rows
 from wavetune.store.table import BoolArray, FloatArray, IntArray, MeasurementTable
 
@@ -59,7 +53,7 @@ class _Training:
     exhaustive: BoolArray
 
 
-class WaveLatencyModel(RegressorMixin, BaseEstimator):
+class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Wave-aware bilinear latency of a family of launch configurations.
 
     For each configuration, with W waves, D CTAs on the busiest SM, G CTAs in all, L loop trips and S SMs,
@@ -80,9 +74,9 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
     arch : str, default="nvidia-h200"
         GPU that was measured.
     n_configs : int, default=32
-        Most configurations that survive (and a few more for unaligned operands), 16 to 32 being sensible: sixteen of 330 pointer configurations cover 99.8 %
-        of a recorded H200 sweep, 32 of 342 TMA and split-k configurations 99.7 % (24: 99.3 %), while each costs time
-        in a decision where all forms are asked.
+        Most configurations that survive (and a few more for unaligned operands), 16 to 32 being sensible. Sixteen
+        of 330 pointer configurations cover 99.8 % of a recorded H200 sweep; of 342 with TMA and split-k, 24 cover
+        99.3 % and 32 cover 99.7 % of the held-out one.
     bound_log2 : float, default=2.0
         Cells are made up to this many octaves from a measured problem.
     screen : bool, default=True
@@ -177,7 +171,7 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
         if np.any(latency <= 0):
             raise FitError("latencies must be positive")
         self.n_features_in_ = x.shape[1]
-        self.too_few_rows_ = ()
+        self.too_few_rows_: tuple[CompiledConfig, ...] = ()
         dims, configs, index = decode_matrix(x, self.spec)
         marks = np.zeros(len(x), dtype=np.bool_) if exhaustive is None else np.asarray(exhaustive, dtype=np.bool_)
         weight = (
@@ -315,7 +309,8 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
 
     def _all_forms(self, dims: IntArray) -> FloatArray:
         terms = self._geometry.grid(dims).terms().reshape(len(dims), len(self.configs_), -1)
-        return np.einsum("pct,ct->pc", terms, self.coefficients_)
+        latency: FloatArray = np.einsum("pct,ct->pc", terms, self.coefficients_)
+        return latency
 
     def _competitiveness(self, dims: IntArray, form: FloatArray, form_sample: FloatArray) -> FloatArray:
         """Weight rows by how near the best form they are; the best is sought among frequent winners only."""
@@ -324,7 +319,8 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
         rows, columns = np.repeat(problems, len(winners), axis=0), np.tile(winners, len(problems))
         best = self._form_latency(rows, columns).reshape(len(problems), -1).min(axis=1)
         ratio = best[inverse.reshape(-1)] / form
-        return np.clip(ratio, 0.01, 1.0) ** COMPETITIVE_POWER
+        weight: FloatArray = np.clip(ratio, 0.01, 1.0) ** COMPETITIVE_POWER
+        return weight
 
     def _select(self, training: _Training, sample: IntArray) -> None:
         """Choose survivors and the default on the broad sample and on measured problems."""
@@ -379,24 +375,22 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):
         survivors = np.array(self.survivors_, dtype=np.int64)
         cells = cells_around(self.measured_dims_, self.bound_log2)
         if self.cell_dims is not None:
-            wanted = octaves(np.asarray(self.cell_dims, dtype=np.int64).reshape(-1, cells.shape[1]))
-            cells = cells[(cells[:, None, :] == np.unique(wanted, axis=0)[None]).all(axis=2).any(axis=1)]
-        permille = np.zeros((len(cells), len(survivors)), dtype=np.int64)
-        if self.correction_ is not None:
-            samples = sample_corrections(cells)
-            flat = samples.reshape(-1, samples.shape[2])
-            for column, survivor in enumerate(survivors):
-                log_factor = self.correction_.predict(self._geometry.points(flat, np.full(len(flat), survivor)))
-                permille[:, column] = np.rint(1000.0 * log_factor.reshape(samples.shape[:2]).mean(axis=1))
-        probes = sample_candidates(cells)
-        flat = probes.reshape(-1, probes.shape[2])
-        form = np.stack([self._form_latency(flat, np.full(len(flat), survivor)) for survivor in survivors], axis=1)
-        corrected = form.reshape(*probes.shape[:2], len(survivors)) * np.exp(permille / 1000.0)[:, None, :]
-        self.lattice_ = Lattice(cells, permille, tuple(choose_candidates(latency) for latency in corrected))
+            cells = cells_of(np.asarray(self.cell_dims, dtype=np.int64).reshape(-1, cells.shape[1]), cells)
+
+        def log_factor(dims: IntArray, column: int) -> FloatArray:
+            if self.correction_ is None:
+                return np.zeros(len(dims))
+            return self.correction_.predict(self._geometry.points(dims, np.full(len(dims), survivors[column])))
+
+        def form_latency(dims: IntArray, column: int) -> FloatArray:
+            return self._form_latency(dims, np.full(len(dims), survivors[column]))
+
+        self.lattice_ = distil(cells, len(survivors), log_factor, form_latency)
 
     def _form_latency(self, dims: IntArray, config_index: IntArray) -> FloatArray:
         terms = self._geometry.points(dims, config_index).terms()
-        return np.einsum("ij,ij->i", terms, self.coefficients_[config_index])
+        latency: FloatArray = np.einsum("ij,ij->i", terms, self.coefficients_[config_index])
+        return latency
 
     def _factor(self, dims: IntArray, config_index: IntArray) -> FloatArray:
         cell = self.lattice_.find(dims)

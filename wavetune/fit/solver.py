@@ -54,7 +54,8 @@ def fit_form(terms: FloatArray, latency_us: FloatArray, weight: FloatArray) -> F
         residual = np.abs(np.log(np.maximum(relative @ coefficients, 1e-3)))
         sigma = MAD_TO_SIGMA * float(np.median(residual)) + SCALE_FLOOR
         robust = 1.0 / np.maximum(1.0, residual / (OUTLIER_SCALES * sigma))
-    return coefficients / scale
+    unscaled: FloatArray = coefficients / scale
+    return unscaled
 
 
 def fit_forms(

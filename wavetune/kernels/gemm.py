@@ -165,9 +165,7 @@ def gemm_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> 
     unit = TMA_ALIGNMENT // find_dtype(problem.dtype).input_bytes
     if problem.alignment < TMA_ALIGNMENT or n % unit or k % unit:
         unit = 1
-    variants = gemm_variants(
-        config, arch, problem.dtype, problem.layout, unit, bias is not None, operands.activation
-    )
+    variants = gemm_variants(config, arch, problem.dtype, problem.layout, unit, bias is not None, operands.activation)
     grid_size = map_gemm(problem, config, arch).grid_size
     is_tma = config["load"] == "tma"
     inputs = _input_descriptors(operands, config) if is_tma else (a, b)

@@ -309,9 +309,7 @@ def split_tma_kernel(
     split = tl.program_id(0) % SPLIT_K
     tile_m, tile_n = tile_at(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M)
     trip_start, trip_end = split_range(k, split, SPLIT_K, BLOCK_K)
-    acc = accumulate_tma(
-        a_desc, b_desc, tile_m, tile_n, trip_start, trip_end, BLOCK_M, BLOCK_N, BLOCK_K, B_IS_NK, SWAP
-    )
+    acc = accumulate_tma(a_desc, b_desc, tile_m, tile_n, trip_start, trip_end, BLOCK_M, BLOCK_N, BLOCK_K, B_IS_NK, SWAP)
     store_partial(acc, partial_ptr, tile_m * BLOCK_M, tile_n * BLOCK_N, split, m, n, BLOCK_M, BLOCK_N)
 
 

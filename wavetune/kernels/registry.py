@@ -113,9 +113,7 @@ class GemmFamily:
             GemmProblem(1, 2056, 4104, dtype=dtype, layout=layout),
         )
 
-    def make_operands(
-        self, problem: GemmProblem, device: str, seed: int, n_copies: int = 1
-    ) -> list[GemmOperands]:
+    def make_operands(self, problem: GemmProblem, device: str, seed: int, n_copies: int = 1) -> list[GemmOperands]:
         """Allocate operands with random data."""
         return make_gemm_operands(problem, device, seed, n_copies)
 
@@ -132,9 +130,7 @@ class GemmFamily:
             partials=windows.scratch(n_partials) if n_partials else None,
         )
 
-    def bind(
-        self, operands: GemmOperands, config: KernelConfig, arch: ArchSpec, stream: int
-    ) -> Launch:
+    def bind(self, operands: GemmOperands, config: KernelConfig, arch: ArchSpec, stream: int) -> Launch:
         """Return a function that launches on ``stream``."""
         return gemm.bind_gemm(operands, config, arch, stream)
 

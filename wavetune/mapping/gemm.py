@@ -20,7 +20,6 @@ from wavetune.core.problem import GemmProblem
 from wavetune.errors import ProblemError
 from wavetune.mapping.tile_mapping import TileMapping
 
-
 REUSABLE_L2 = 0.85
 """Share of the last-level cache in which B survives until the next group: rows of A and C pass through as well.
 Of 0.65, 0.8, 0.95, 1.1 and 1.3, 0.8 and 0.95 predict recorded H200 sweeps best (2026-11, 330 configurations)."""

@@ -174,9 +174,7 @@ class StreamTimer:
                 candidate = candidates[i]
                 candidate.spent_us += reading * batch[i]
                 if round_index == 0:
-                    batch[i] = launches_per_reading(
-                        reading, batch_us=BATCH_US, max_launches=len(candidate.launches)
-                    )
+                    batch[i] = launches_per_reading(reading, batch_us=BATCH_US, max_launches=len(candidate.launches))
                     if reading < LONG_KERNEL_US:
                         continue
                 candidate.readings.append(reading)

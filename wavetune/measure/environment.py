@@ -163,8 +163,10 @@ def gpu_state(gpu: int = 0) -> GpuState:
 
 
 def _lock_folder() -> Path:
-    return Path(os.environ.get("WAVETUNE_LOCK_DIR", "")) if os.environ.get("WAVETUNE_LOCK_DIR") else Path(
-        tempfile.gettempdir()
+    return (
+        Path(os.environ.get("WAVETUNE_LOCK_DIR", ""))
+        if os.environ.get("WAVETUNE_LOCK_DIR")
+        else Path(tempfile.gettempdir())
     )
 
 

@@ -106,9 +106,7 @@ def run_isolated(
 
     def start() -> _Worker:
         ours, theirs = context.Pipe()
-        process = context.Process(
-            target=_serve, args=(theirs, task, setup, setup_args, environment), daemon=True
-        )
+        process = context.Process(target=_serve, args=(theirs, task, setup, setup_args, environment), daemon=True)
         process.start()
         theirs.close()
         return _Worker(process, ours, -1, 0.0)

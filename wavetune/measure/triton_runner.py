@@ -24,6 +24,7 @@ BLOCK_POINTS = 256
 BLOCK_US = 100_000.0
 """Expected GPU time of one round of a block, at most: bounds what a kill can lose."""
 
+
 class TritonRunner:
     """Turn points into measurements on one GPU; conforms to `wavetune.measure.runner.Runner`.
 

@@ -112,7 +112,9 @@ class TwoStageStrategy:
         self, compiled: Sequence[CompiledConfig], measured: Callable[[], MeasurementTable]
     ) -> Iterator[tuple[str, Plan]]:
         """Yield the sparse plan, then the dense one, which a model of the sparse stage's rows directs."""
-        sparse = sparse_plan(compiled, self._arch, dtype=self._dtype, layout=self._layout, options=self._options)
+        sparse = sparse_plan(
+            compiled, self._arch, dtype=self._dtype, layout=self._layout, options=self._options, shapes=self.shapes()
+        )
         yield "sparse", sparse
         yield "dense", self.dense(measured(), sparse.points, sparse.predicted_seconds)
 

@@ -119,7 +119,9 @@ class GemmChooser:
             else:
                 position = self._forms.fastest(m, n, k, entries)[0]
                 if position < 0:
-                    return self.choose_legal(GemmProblem(m, n, k, self.model.dtype, self.model.layout, TMA_ALIGNMENT))[0]
+                    return self.choose_legal(GemmProblem(m, n, k, self.model.dtype, self.model.layout, TMA_ALIGNMENT))[
+                        0
+                    ]
                 index = candidates[position]
         return self._configs[index]
 
@@ -221,12 +223,17 @@ class GemmChooser:
         fast on most shapes, so that the forms after it are soon seen to be slower.
         """
         macro = find_kernel_spec(self.model.kernel).macro
-        chosen = set(range(self.model.n_modelled))
+        aligned = GemmProblem(1, 1, k, self.model.dtype, self.model.layout, TMA_ALIGNMENT)
+        chosen = {index for index in range(self.model.n_modelled) if self._is_legal(aligned, index)}
+        if any(self._configs[index]["load"] == "tma" for index in chosen):
+            # The others are there for operands that TMA cannot load.
+            chosen = {index for index in chosen if self._configs[index]["load"] == "tma"}
         for choice in self.model.micro:
             members = {index for index in chosen if self._configs[index].select(macro) == choice.macro}
             trips = loop_trips(k, int(choice.macro["block_k"]), int(choice.macro["split_k"]))
             nearest = min(range(len(choice.loop_trips)), key=lambda i: abs(math.log(choice.loop_trips[i] / trips)))
-            chosen -= members - {choice.config_index[nearest]}
+            if choice.config_index[nearest] in members:
+                chosen -= members - {choice.config_index[nearest]}
         return tuple(sorted(chosen, key=lambda index: (index != self.model.default_index, index)))
 
     def _all_latencies(self, problem: GemmProblem) -> list[float]:
