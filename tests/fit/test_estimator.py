@@ -14,7 +14,7 @@ from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError, FitError
 from wavetune.fit.encoding import decode_matrix, encode_table, feature_columns
-from wavetune.fit.model import WaveLatencyModel
+from wavetune.fit.model import N_FALLBACKS, WaveLatencyModel
 from wavetune.fit.points import GemmGeometry
 from wavetune.runtime.codec import encode_model
 from wavetune.store.table import MeasurementTable
@@ -265,10 +265,14 @@ def test_impossible_parameters_are_refused(small_table: MeasurementTable, parame
 
 @pytest.mark.parametrize("n_configs", [1, 5])
 def test_survivors_are_as_many_as_asked(small_table: MeasurementTable, n_configs: int) -> None:
-    """At most ``n_configs`` configurations survive, in table order, the default among them."""
+    """As many survive as asked for, and a few for unaligned operands; in table order, the default among them."""
     anchors = small_table.select(~small_table.exhaustive)
     model = WaveLatencyModel(n_configs=n_configs, bound_log2=0.0).fit_table(anchors)
-    assert len(model.survivors_) == n_configs
+    loads = [model.configs_[index].config.load for index in model.survivors_]
+    assert n_configs <= len(loads) <= n_configs + N_FALLBACKS
+    assert {entry.config.load for entry in model.configs_} == {"pointer", "tma"}
+    assert loads.count("tma") <= n_configs
+    assert loads.count("pointer") >= 1
     assert list(model.survivors_) == sorted(set(model.survivors_))
     assert model.default_ in model.survivors_
 

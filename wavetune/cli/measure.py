@@ -20,6 +20,7 @@ from wavetune.cli.output import emit_json, show, two_columns
 from wavetune.cli.progress import watch
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
+from wavetune.core.problem import CONTIGUOUS
 from wavetune.runtime.device import resolve_arch
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def measure_command(
     from wavetune.store.database import MeasurementStore
     from wavetune.store.record import Point, Status, make_problem
 
-    problems = [make_problem(kernel, sizes, key.dtype, layout) for sizes in read_shapes(shapes)]
+    problems = [make_problem(kernel, sizes, key.dtype, layout, CONTIGUOUS) for sizes in read_shapes(shapes)]
     wanted = [(problem, config) for problem in problems for config in _configs(key, problem, top)]
     runner = live_runner(key, gpu, instead=NO_GPU)
     database = store or out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.sqlite")

@@ -148,11 +148,6 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         exhaustive : array-like of bool of shape (n_rows,), optional
             Rows of sweeps over realistic problems; none if not given.
 
-        Returns
-        -------
-        WaveLatencyModel
-            This estimator.
-
         Raises
         ------
         FitError

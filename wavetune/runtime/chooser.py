@@ -9,7 +9,7 @@ from enum import StrEnum
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig, find_kernel_spec
 from wavetune.core.dtype import find_dtype
-from wavetune.core.problem import GemmProblem
+from wavetune.core.problem import MAX_DIMENSION, GemmProblem
 from wavetune.errors import NoModelError
 from wavetune.mapping.gemm import loop_trips, map_gemm
 from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason
@@ -212,7 +212,7 @@ class GemmChooser:
             return ready
         octave = key[2]
         if octave not in self._beyond:
-            indices = self._micro_choices(2**octave)
+            indices = self._micro_choices(min(2**octave, MAX_DIMENSION))
             self._beyond[octave] = (indices, tuple(self._forms.all_entries[index] for index in indices))
         return self._beyond[octave]
 
@@ -223,11 +223,9 @@ class GemmChooser:
         fast on most shapes, so that the forms after it are soon seen to be slower.
         """
         macro = find_kernel_spec(self.model.kernel).macro
-        aligned = GemmProblem(1, 1, k, self.model.dtype, self.model.layout, TMA_ALIGNMENT)
-        chosen = {index for index in range(self.model.n_modelled) if self._is_legal(aligned, index)}
-        if any(self._configs[index]["load"] == "tma" for index in chosen):
-            # The others are there for operands that TMA cannot load.
-            chosen = {index for index in chosen if self._configs[index]["load"] == "tma"}
+        everything = range(self.model.n_modelled)
+        # What can win in no cell will not win beyond them; without cells nothing is known of that.
+        chosen = {index for cell in self.model.cells.values() for index in cell.candidates} or set(everything)
         for choice in self.model.micro:
             members = {index for index in chosen if self._configs[index].select(macro) == choice.macro}
             trips = loop_trips(k, int(choice.macro["block_k"]), int(choice.macro["split_k"]))

@@ -7,7 +7,6 @@ batch in flight, and the same command goes on with the points that `MeasurementS
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -161,7 +160,7 @@ class MeasurementStore:
     def to_table(
         self, spec: KernelSpec, *, dtype: str, layout: str = "nk", exhaustive_strata: Collection[str] = ()
     ) -> MeasurementTable:
-        """Return the successes of one family, dtype and layout at full alignment, in recorded order.
+        """Return the successes of one family, dtype and layout, in recorded order.
 
         Parameters
         ----------
@@ -231,11 +230,7 @@ class MeasurementStore:
         self, spec: KernelSpec, dtype: str, layout: str, exhaustive_strata: Collection[str]
     ) -> tuple[MeasurementTable, list[Measurement]]:
         probe = make_problem(spec.name, (1,) * len(spec.dims), dtype, layout)
-        entries = [
-            entry
-            for entry in self.measurements(failed=False)
-            if replace(entry.problem, **dict.fromkeys(spec.dims, 1)) == probe  # type: ignore[type-var]
-        ]
+        entries = [entry for entry in self.measurements(failed=False) if _family_of(entry.problem) == _family_of(probe)]
         if not entries:
             raise StoreError(f"{self.path}: no measurements of {spec.name} {dtype} {layout}; run the calibration first")
         used = {entry.config for entry in entries}
@@ -270,3 +265,7 @@ class MeasurementStore:
                     f"{self.path}: measured with {field} = {stored.get(field)!r}, but now it is "
                     f"{environment.get(field)!r}; start a new store, or restore the old {field}"
                 )
+
+
+def _family_of(problem: Problem) -> tuple[str, str, str]:
+    return problem.kernel, problem.dtype, getattr(problem, "layout", "")
