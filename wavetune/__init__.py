@@ -9,7 +9,6 @@ Importing this package loads the standard library only; names of the offline and
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from wavetune.core.arch import ARCHS, ArchSpec, find_arch
@@ -46,8 +45,6 @@ __all__ = [
 ]
 
 _LAZY = {"WaveLatencyModel": "wavetune.fit.model"}
-
-logging.getLogger("wavetune").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
