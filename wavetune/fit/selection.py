@@ -39,7 +39,9 @@ def broad_sample(ranges: Sequence[tuple[int, int]], n_problems: int, random_stat
     return np.stack(columns, axis=1)
 
 
-def greedy_cover(latency_us: FloatArray, weight: FloatArray, n_configs: int, first: Sequence[int] = ()) -> list[int]:
+def greedy_cover(
+    latency_us: FloatArray, weight: FloatArray, n_configs: int, first: Sequence[int] = (), min_gain: float = 1e-6
+) -> list[int]:
     """Choose configurations that together are near the best on every problem.
 
     Adds, one by one, the configuration that lowers the weighted mean of ``log(best chosen / best)`` most.
@@ -54,6 +56,8 @@ def greedy_cover(latency_us: FloatArray, weight: FloatArray, n_configs: int, fir
         Most configurations to choose.
     first : sequence of int, optional
         Configurations that are in from the start.
+    min_gain : float, default=1e-6
+        Stop when the next one would lower the mean by less than this.
 
     Returns
     -------
@@ -69,7 +73,7 @@ def greedy_cover(latency_us: FloatArray, weight: FloatArray, n_configs: int, fir
     while len(chosen) < min(n_configs, regret.shape[1]):
         gain = weight @ np.maximum(current[:, None] - regret, 0.0)
         best = int(np.argmax(gain))
-        if gain[best] <= 1e-6 * weight.sum():
+        if gain[best] <= min_gain * weight.sum():
             break
         chosen.append(best)
         current = np.minimum(current, regret[:, best])

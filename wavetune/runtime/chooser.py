@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from wavetune.core.arch import ArchSpec
-from wavetune.core.config import KernelConfig, find_kernel_spec
+from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
-from wavetune.core.problem import MAX_DIMENSION, GemmProblem
+from wavetune.core.problem import GemmProblem
 from wavetune.errors import NoModelError
-from wavetune.mapping.gemm import loop_trips, map_gemm
+from wavetune.mapping.gemm import map_gemm
 from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason
 from wavetune.runtime.gemm_forms import Entry, GemmForms
 from wavetune.runtime.model_file import ModelFile
@@ -106,7 +105,12 @@ class GemmChooser:
         self._exact = {sizes: entry.config_index for sizes, entry in model.exact.items()} if use_exact else {}
         self._ready: dict[tuple[int, int, int], _Candidates] = {}
         # The default first: it is the best alone, so it excludes most others early.
-        self._beyond: dict[int, _Candidates] = {}
+        # The default comes first: it is fast on most shapes, so that the forms after it are soon seen to be slower.
+        everything = sorted(range(model.n_modelled), key=lambda index: index != model.default_index)
+        self._everything: _Candidates = (
+            tuple(everything),
+            tuple(self._forms.all_entries[index] for index in everything),
+        )
 
     def choose_sizes(self, m: int, n: int, k: int) -> KernelConfig:
         """Return the configuration for positive, checked sizes at full alignment; the hot path of a new shape."""
@@ -205,34 +209,12 @@ class GemmChooser:
         )
 
     def _make_ready(self, key: tuple[int, int, int]) -> _Candidates:
-        """Return a cell's candidates, or where there is no cell those for its octave of k."""
+        """Return a cell's candidates, everything where there is no cell."""
         cell = self.model.cells.get(key)
-        if cell is not None:
-            ready = self._ready[key] = (cell.candidates, self._forms.corrected(cell, cell.candidates))
-            return ready
-        octave = key[2]
-        if octave not in self._beyond:
-            indices = self._micro_choices(min(2**octave, MAX_DIMENSION))
-            self._beyond[octave] = (indices, tuple(self._forms.all_entries[index] for index in indices))
-        return self._beyond[octave]
-
-    def _micro_choices(self, k: int) -> tuple[int, ...]:
-        """Return one form for each macro configuration, its micro fields those of the nearest loop anchor.
-
-        Macro configurations without a row in the micro table keep all their forms. The default comes first: it is
-        fast on most shapes, so that the forms after it are soon seen to be slower.
-        """
-        macro = find_kernel_spec(self.model.kernel).macro
-        everything = range(self.model.n_modelled)
-        # What can win in no cell will not win beyond them; without cells nothing is known of that.
-        chosen = {index for cell in self.model.cells.values() for index in cell.candidates} or set(everything)
-        for choice in self.model.micro:
-            members = {index for index in chosen if self._configs[index].select(macro) == choice.macro}
-            trips = loop_trips(k, int(choice.macro["block_k"]), int(choice.macro["split_k"]))
-            nearest = min(range(len(choice.loop_trips)), key=lambda i: abs(math.log(choice.loop_trips[i] / trips)))
-            if choice.config_index[nearest] in members:
-                chosen -= members - {choice.config_index[nearest]}
-        return tuple(sorted(chosen, key=lambda index: (index != self.model.default_index, index)))
+        if cell is None:
+            return self._everything
+        ready = self._ready[key] = (cell.candidates, self._forms.corrected(cell, cell.candidates))
+        return ready
 
     def _all_latencies(self, problem: GemmProblem) -> list[float]:
         cell = self.model.cells.get(_cell_of(problem))
