@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+import wavetune
+
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "wavetune"
+# Of the checkout or of the installed wheel: whatever is under test.
+PACKAGE = Path(wavetune.__file__).resolve().parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 STANDARD_LIBRARY_LAYERS = ("core", "mapping", "waves", "runtime", "errors.py", "__init__.py", "__main__.py")
 GPU_FILES = {
@@ -90,7 +93,7 @@ def test_packages_stay_in_their_layers(path: Path) -> None:
 def test_torch_is_never_needed_to_import_the_offline_package() -> None:
     """Every module outside of the GPU layers imports without torch."""
     names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         for path in MODULES
         if layer_of(path) not in ("kernels", "launch", "cli", "__main__.py")
         and not (layer_of(path) == "measure" and path.name in GPU_FILES)

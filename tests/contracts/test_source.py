@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import wavetune
+
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "wavetune"
+# Of the checkout or of the installed wheel: whatever is under test.
+PACKAGE = Path(wavetune.__file__).resolve().parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 400
 
