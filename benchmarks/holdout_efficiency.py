@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from wavetune.kernels.registry import find_family
 from wavetune.measure.triton_runner import TritonRunner
 from wavetune.plan.holdout import holdout_shapes
 from wavetune.report.accuracy import evaluate_model
+from wavetune.report.metrics import geometric_mean
 from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.codec import read_model
 from wavetune.store.csv_io import write_measurements
@@ -29,11 +29,6 @@ from wavetune.store.database import MeasurementStore
 from wavetune.store.record import Point
 
 N_FINALISTS = 4
-
-
-def geomean(values: list[float]) -> float:
-    """Return the geometric mean."""
-    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def main() -> None:
@@ -101,11 +96,11 @@ def main() -> None:
     summary = {
         "shapes": len(rows),
         "retimed": {
-            "geomean": round(geomean(efficiency), 4),
+            "geomean": round(geometric_mean(efficiency), 4),
             "p5": round(statistics.quantiles(efficiency, n=20)[0], 4),
             "min": round(efficiency[0], 4),
-            "top3_geomean": round(geomean([row["top3"] for row in rows]), 4),
-            "versus_default_geomean": round(geomean([row["versus_default"] for row in rows]), 4),
+            "top3_geomean": round(geometric_mean([row["top3"] for row in rows]), 4),
+            "versus_default_geomean": round(geometric_mean([row["versus_default"] for row in rows]), 4),
             "slower_than_default": round(len(slower) / len(rows), 4),
         },
         "sweep": report.to_dict(("m", "n", "k")),

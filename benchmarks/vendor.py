@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import statistics
 import time
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from wavetune.core.arch import find_arch
 from wavetune.core.config import GEMM
 from wavetune.core.problem import GemmProblem
 from wavetune.kernels.registry import find_family
+from wavetune.report.metrics import geometric_mean
 from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.codec import read_model
 
@@ -39,11 +38,6 @@ TUTORIAL = (
     (128, 256, 64, 3, 8), (64, 256, 32, 4, 4), (128, 128, 32, 4, 4), (128, 64, 32, 4, 4), (64, 128, 32, 4, 4),
     (128, 32, 32, 4, 4), (64, 32, 32, 5, 2), (32, 64, 32, 5, 2),
 )  # fmt: skip
-
-
-def geomean(values: list[float]) -> float:
-    """Return the geometric mean."""
-    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def tutorial_configs() -> list:
@@ -101,7 +95,7 @@ def main() -> None:
                 rival: [row[f"{rival}_us"] / row["chosen_us"] for row in among]
                 for rival in ("torch_mm", "default", "tutorial")
             }
-            table[band] = {"shapes": len(among), **{rival: round(geomean(r), 4) for rival, r in ratio.items()}}
+            table[band] = {"shapes": len(among), **{rival: round(geometric_mean(r), 4) for rival, r in ratio.items()}}
             table[band]["torch_mm_min"] = round(min(ratio["torch_mm"]), 4)
     args.out.write_text(json.dumps({"speedup_over": table, "conditions": conditions, "rows": rows}, indent=1) + "\n")
     print(f"{model.dtype}: rival latency over chosen latency, geometric mean (above 1: the chosen one is faster)")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import GEMM, KernelConfig, KernelSpec
 from wavetune.core.dtype import find_dtype
-from wavetune.core.problem import GemmProblem, Problem
+from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError
 from wavetune.kernels import call as call_module
 from wavetune.kernels import gemm, gemm_device, gemm_pair_device, gemm_space, reference
@@ -177,11 +177,6 @@ def find_family(kernel: str) -> KernelFamily:
         return _FAMILIES[kernel]
     except (KeyError, TypeError):
         raise ConfigError(f"no kernels for {kernel!r}; known: {', '.join(_FAMILIES)}") from None
-
-
-def family_of(problem: Problem) -> KernelFamily:
-    """Return the kernel family of a problem."""
-    return find_family(problem.kernel)
 
 
 def _hash_files(*paths: str | None) -> str:

@@ -6,6 +6,7 @@ minus 1. Means of efficiency are geometric.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -51,7 +52,7 @@ def summarise_regret(efficiency: FloatArray) -> Regret:
     return Regret(float(regret.mean()), float(np.percentile(regret, 95)), float(regret.max()))
 
 
-def geometric_mean(values: FloatArray) -> float:
+def geometric_mean(values: Sequence[float] | FloatArray) -> float:
     """Return the geometric mean of positive values; NaN for none."""
     return float(np.exp(np.mean(np.log(values)))) if len(values) else float("nan")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from wavetune.core.arch import find_arch
 from wavetune.fit.model import WaveLatencyModel
 from wavetune.runtime.model_file import Cell, ExactEntry, LaunchForm, ModelFile
 from wavetune.store.record import CompiledConfig
@@ -40,7 +41,7 @@ def build_model_file(
     ModelFile
         Its runtime predictions equal ``model.predict`` to 1e-6.
     """
-    arch = model._geometry.arch
+    arch = find_arch(model.arch)
     survivors = {model.configs_[fitted].config: position for position, fitted in enumerate(model.survivors_)}
     forms = [
         _form(model.configs_[fitted], arch, tuple(float(f"{c:.{DIGITS}g}") for c in model.coefficients_[fitted]))

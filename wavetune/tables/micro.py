@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from wavetune.core.arch import find_arch
+from wavetune.core.dtype import find_dtype
 from wavetune.fit.model import WaveLatencyModel
 from wavetune.fit.points import GemmGeometry
 from wavetune.fit.selection import broad_sample
@@ -30,7 +32,7 @@ def build_micro(model: WaveLatencyModel) -> tuple[MicroChoice, ...]:
     low, high = model.measured_dims_.min(axis=0), model.measured_dims_.max(axis=0)
     problems = broad_sample(list(zip(low.tolist(), high.tolist(), strict=True)), N_PROBLEMS, model.random_state)
     latency = np.log(model.predict_problems(problems))
-    geometry = GemmGeometry(survivors, model._geometry.arch, model._geometry.dtype)
+    geometry = GemmGeometry(survivors, find_arch(model.arch), find_dtype(model.dtype))
     choices = []
     for members in groups.values():
         trips = geometry.points(problems, np.full(len(problems), members[0])).loop_trips
