@@ -120,3 +120,23 @@ def test_provenance_knows_the_files(model: Path, oracle: Path):
     """The model says which files it was fitted to."""
     files = json.loads(model.read_text())["provenance"]["files"]
     assert [file["name"] for file in files] == ["points.csv", oracle.name]
+
+
+def test_the_measuring_machine_goes_into_the_model(cli, points: Path, tmp_path: Path):
+    """``--facts`` carries GPU, driver and compiler from a calibration's facts into the provenance."""
+    environment = {"arch": "nvidia-h200", "triton": "3.6.0", "driver": "580.1"}
+    facts = tmp_path / "facts.json"
+    facts.write_text(json.dumps({"environment": environment}))
+    assert cli("fit", "--measurements", points, "--facts", facts, "--arch", "h200", "--out", "m.json").code == 0
+    assert json.loads(Path("m.json").read_text())["provenance"]["environment"] == environment
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"environment": {"arch": "nvidia-h100"}}'])
+def test_foreign_facts_are_refused(cli, points: Path, tmp_path: Path, text: str):
+    """Facts of another GPU, or another file, are named before anything is fitted."""
+    facts = tmp_path / "facts.json"
+    facts.write_text(text)
+    result = cli("fit", "--measurements", points, "--facts", facts, "--arch", "h200", "--out", "m.json")
+    assert result.code == 3
+    assert str(facts) in result.stderr
+    assert not Path("m.json").exists()

@@ -1,11 +1,9 @@
-"""``wavetune demo``: the main job on the shipped H200 recording."""
+"""``wavetune demo``: the main job on the shipped H200 calibration."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from wavetune.cli.options import JsonOption
 from wavetune.cli.output import data_table, describe_config, emit_json, format_us, show
@@ -15,24 +13,12 @@ if TYPE_CHECKING:
     from wavetune.pipeline.demo import DemoResult
 
 
-def demo_command(
-    folds: Annotated[
-        int | None,
-        typer.Option(
-            "--folds",
-            min=1,
-            max=5,
-            help="Fifths of the shapes to hold out, one after another. Default: as many as fit in a minute.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Fit real H200 measurements, judge the fit on shapes it has not seen, and choose for LLM layers. Needs no GPU."""
+def demo_command(as_json: JsonOption = False) -> None:
+    """Fit real H200 measurements, judge the fit on layers it has not seen, and choose for LLM layers. Needs no GPU."""
     from wavetune.pipeline.demo import run_demo
 
     with watch() as observer:
-        result = run_demo(observer, folds)
+        result = run_demo(observer)
     if as_json:
         emit_json(demo_document(result))
     else:
@@ -55,14 +41,14 @@ def print_demo(result: DemoResult) -> None:
             row.layer, *map(str, row.dims), describe_config(row.choice.config), format_us(row.choice.latency_us),
             str(row.choice.waves), str(row.choice.tail_ctas), row.choice.source.value,
         )  # fmt: skip
-    partial = "" if result.n_folds == result.max_folds else f" ({result.n_folds} of {result.max_folds} folds, for time)"
     show(
-        f"[bold]{result.rows:,}[/bold] GEMM timings of one [bold]{result.gpu}[/bold]: "
-        f"{result.n_configs} configurations, {result.n_shapes} exhaustively measured LLM shapes.",
+        f"[bold]{result.rows:,}[/bold] GEMM timings of one [bold]{result.gpu}[/bold], {result.n_configs} "
+        "configurations: a calibration of two minutes.",
         f"Fitted in {result.fit_seconds:.0f} s. {result.n_survivors} configurations survive; "
         f"{result.disturbed_rows:,} disturbed rows down-weighted.",
         "",
-        f"Share of the best measured speed, on {result.n_judged} shapes whose layers were held out{partial}:",
+        f"Share of the best measured speed, on {result.n_judged} shapes of other layers "
+        f"(all configurations, {result.judged_rows:,} timings):",
         methods,
         f"If the model's top 3 were measured: {result.top3_efficiency:.3f}. "
         f"Predicted latency is off by {result.mape:.1%} near the best.",
@@ -79,11 +65,9 @@ def demo_document(result: DemoResult) -> dict[str, Any]:
         "gpu": result.gpu,
         "rows": result.rows,
         "configs": result.n_configs,
-        "shapes": result.n_shapes,
         "survivors": result.n_survivors,
         "disturbed_rows": result.disturbed_rows,
-        "folds": result.n_folds,
-        "max_folds": result.max_folds,
+        "judged_rows": result.judged_rows,
         "judged_shapes": result.n_judged,
         "efficiency": {name: asdict(method) for name, method in result.methods.items()},
         "top3_efficiency": result.top3_efficiency,

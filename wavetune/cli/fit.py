@@ -42,6 +42,14 @@ def fit_command(
             show_default=False,
         ),
     ] = None,
+    facts: Annotated[
+        Path | None,
+        typer.Option(
+            "--facts",
+            metavar="FILE",
+            help="The *-calibration.json beside the measurements: GPU, driver and compiler go into the model.",
+        ),
+    ] = None,
     arch: ArchOption = None,
     kernel: KernelOption = "gemm",
     dtype: DtypeOption = "bf16",
@@ -57,11 +65,13 @@ def fit_command(
         raise typer.BadParameter("give at least one file with --measurements or --oracle")
     gpu, spec = resolve_arch(arch), find_kernel_spec(kernel)
     from wavetune.cli.summary import print_summary, summarise_fit
+    from wavetune.pipeline.evidence import read_environment
     from wavetune.pipeline.recording import read_recording
     from wavetune.pipeline.refit import FitOptions, fit_model_file
     from wavetune.runtime.codec import write_model
 
     start = time.perf_counter()
+    environment = read_environment(facts, gpu) if facts is not None else {}
     options = FitOptions(n_configs=n_configs or FitOptions().n_configs, random_state=seed, holdout=not no_holdout)
     with watch() as observer:
         observer.begin("reading", 0)
@@ -69,7 +79,7 @@ def fit_command(
             measurements or [], oracle or [], spec, gpu, dtype=dtype, layout=layout, skip_bad_rows=skip_bad_rows
         )
         observer.begin("fit", 0)
-        fitted = fit_model_file(recording.table, gpu, sources=recording.files, options=options)
+        fitted = fit_model_file(recording.table, gpu, sources=recording.files, environment=environment, options=options)
     write_model(fitted.file, out)
     summary = summarise_fit(fitted, recording.files, out, time.perf_counter() - start)
     if as_json:

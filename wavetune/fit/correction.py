@@ -41,7 +41,8 @@ _SCALES = {
     "m": 0.3, "n": 0.3, "k": 0.3, "depth_fill": 2.0, "wave_fill": 2.0, "depth": 0.2, "waves": 0.2, "bytes": 0.3,
     "fill_m": 1.0, "fill_n": 1.0, "tiles_m": 0.3, "tiles_n": 0.3,
 }  # fmt: skip
-_SCALE = np.array(list(_SCALES.values()), dtype=np.float32)
+# In double precision, since distances between single-precision rows are computed in small converted pieces.
+_SCALE = np.array(list(_SCALES.values()), dtype=np.float64)
 
 
 def _one_thread() -> Any:

@@ -357,12 +357,10 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         return latency
 
     def _measured_latency(self, training: _Training) -> FloatArray:
-        """Arrange realistic problems, shape (n_problems, n_fitted): measured, or else predicted."""
+        """Arrange realistic problems, shape (n_problems, n_fitted): measured or predicted; inf if no contender."""
         rows = training.exhaustive
         problems, inverse = np.unique(training.dims[rows], axis=0, return_inverse=True)
-        n_fitted = len(self.configs_)
-        columns = np.tile(np.arange(n_fitted), len(problems))
-        latency = self._corrected(np.repeat(problems, n_fitted, axis=0), columns).reshape(len(problems), n_fitted)
+        latency = self._contender_latency(problems)
         latency[inverse.reshape(-1), training.config_index[rows]] = training.latency_us[rows]
         return latency
 

@@ -1,6 +1,7 @@
 """The evidence of a calibration: measurement files and the facts around them, enough to fit the model again.
 
-``wavetune fit --measurements *-anchors.csv.gz --oracle *-layers.csv.gz`` gives the same tables, without a GPU.
+``wavetune fit`` with the files as ``--measurements``, ``--oracle`` and ``--facts`` gives the same tables,
+without a GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from wavetune.core.arch import ArchSpec
+from wavetune.errors import MeasurementError
 from wavetune.pipeline.calibrate import CalibrationResult
 from wavetune.runtime.locate import model_file_name
 from wavetune.store.csv_io import write_measurements
@@ -58,6 +61,26 @@ def write_evidence(
             written.append(path)
     facts.write_text(json.dumps(_facts(result, environment, conditions), indent=2, sort_keys=True) + "\n")
     return [*written, facts]
+
+
+def read_environment(facts: Path, arch: ArchSpec) -> dict[str, str]:
+    """Read the fingerprint of the measuring machine from the facts of a calibration.
+
+    Raises
+    ------
+    MeasurementError
+        If the file cannot be read, has no environment, or tells of another GPU.
+    """
+    try:
+        environment = json.loads(facts.read_text())["environment"]
+        fingerprint = {str(name): str(value) for name, value in environment.items()}
+    except OSError as error:
+        raise MeasurementError(f"{facts}: cannot read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise MeasurementError(f"{facts}: not the facts of a calibration: no field 'environment'") from None
+    if fingerprint.get("arch") != arch.name:
+        raise MeasurementError(f"{facts}: measured on {fingerprint.get('arch')}, not on {arch.name}")
+    return fingerprint
 
 
 def _facts(result: CalibrationResult, environment: Mapping[str, str], conditions: Mapping[str, str]) -> dict[str, Any]:

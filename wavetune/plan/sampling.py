@@ -33,7 +33,7 @@ EXHAUSTIVE_STRATA = (LAYER_STRATUM, DENSE_STRATUM)
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Knobs of the plan. With the defaults, both stages together stay below 40,000 points and 70 s on an H200.
+    """Knobs of the plan. With the defaults, both stages together stay below 40,000 points and 65 s on an H200.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class PlanOptions:
     win_factor: float = 1.25
     min_candidates: int = 10
     max_points: int = 39_000
-    max_seconds: float = 65.0
+    max_seconds: float = 60.0
     stage1_share: float = 0.55
     max_point_us: float = 4000.0
 
