@@ -17,7 +17,7 @@ from wavetune.kernels.registry import find_family
 from wavetune.measure.triton_runner import TritonRunner
 from wavetune.pipeline.calibrate import calibrate
 from wavetune.pipeline.evidence import write_evidence
-from wavetune.pipeline.strategy import TwoStageStrategy
+from wavetune.pipeline.strategy import LiveStrategy
 from wavetune.plan.sampling import PlanOptions
 from wavetune.runtime.codec import write_model
 from wavetune.runtime.locate import model_file_name
@@ -37,7 +37,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     runner = TritonRunner(arch, "gemm", args.dtype, args.layout)
-    strategy = TwoStageStrategy(
+    strategy = LiveStrategy(
         find_family("gemm").configs(arch, args.dtype), arch, dtype=args.dtype, layout=args.layout, options=PlanOptions()
     )
     with (

@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from live_timing import Comparison
 
 from wavetune.core.arch import ArchSpec, find_arch
@@ -84,6 +86,7 @@ def main() -> None:
                 }
             )
         conditions = comparison.session.conditions()
+    write_measurements(args.out / f"{stem}-holdout-repeat.csv.gz", repeated(sweep, rows, order))
     efficiency, pair = (sorted(row[name] for row in rows) for name in ("efficiency", "pair"))
     slower = [row for row in rows if row["versus_default"] < 0.99]
     summary = {
@@ -106,6 +109,24 @@ def main() -> None:
     print(json.dumps({key: value for key, value in summary["sweep"].items() if key != "worst"}))
     for row in sorted(rows, key=lambda row: row["efficiency"])[:8]:
         print(json.dumps({key: round(value, 3) for key, value in row.items()}))
+
+
+def repeated(sweep: MeasurementTable, rows: list[dict], order: np.ndarray) -> MeasurementTable:
+    """Return the rows of the sweep's finalists with their re-timed latencies: how well a reading repeats."""
+    configs = {
+        tuple(dims): by_latency[:N_FINALISTS]
+        for dims, by_latency in zip(sweep.latency_matrix()[0].tolist(), order.tolist(), strict=True)
+    }
+    again = {}
+    for row in rows:
+        dims = (row["m"], row["n"], row["k"])
+        again |= {(dims, column): row[f"best{i}"] for i, column in enumerate(configs[dims]) if f"best{i}" in row}
+    keys = [
+        (tuple(dims), column) for dims, column in zip(sweep.dims.tolist(), sweep.config_index.tolist(), strict=True)
+    ]
+    kept = sweep.select(np.array([key in again for key in keys]))
+    latency = np.array([again[key] for key in keys if key in again])
+    return replace(kept, latency_us=latency)
 
 
 def measure_sweep(model: ModelFile, arch: ArchSpec, n_shapes: int, out: Path) -> MeasurementTable:

@@ -10,7 +10,7 @@ from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.kernels.registry import find_family
 from wavetune.measure import environment
-from wavetune.measure.cuda_timing import Candidate, Timing
+from wavetune.measure.cuda_timing import Candidate, Timing, lock_identity
 from wavetune.measure.gpu_session import GpuSession
 from wavetune.measure.timing import GRAPH_METHOD, StoppingRule
 from wavetune.store.record import Point
@@ -30,7 +30,7 @@ class Comparison:
         self._gpu = gpu
 
     def __enter__(self) -> Comparison:
-        self._lock = environment.timing_lock(self._gpu)
+        self._lock = environment.timing_lock(self._gpu, lock_identity(self._gpu))
         self._lock.__enter__()
         self.session = GpuSession(self.arch, find_family("gemm"), self._dtype, self._gpu)
         self.session.watch()

@@ -177,7 +177,7 @@ def test_the_measured_range_is_where_cells_are() -> None:
     model = fit.model
     assert model.is_measured_range(fit.table.dims).all()
     rng = np.random.default_rng(5)
-    problems = np.exp2(rng.uniform(0, 24, (300, 3))).astype(np.int64)
+    problems = np.exp2(rng.uniform(0, 20, (300, 3))).astype(np.int64)
     octave = np.array([[int(size - 1).bit_length() for size in dims] for dims in problems.tolist()])
     measured = np.array(
         sorted({tuple(int(s - 1).bit_length() for s in dims) for dims in model.measured_dims_.tolist()})

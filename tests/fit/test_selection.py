@@ -43,9 +43,23 @@ def test_a_form_recovers_its_coefficients(coefficients: list[float], seed: int) 
     terms = rng.uniform(1.0, 100.0, (120, 3))
     truth = np.array(coefficients)
     latency = terms @ truth
-    found = fit_form(terms, latency, np.ones(120))
+    found = fit_form(terms, latency, np.ones(120), np.full(terms.shape[1], np.inf))
     np.testing.assert_allclose(terms @ found, latency, rtol=1e-6)
     latency[::10] *= 4.0
-    robust = fit_form(terms, latency, np.ones(120))
+    robust = fit_form(terms, latency, np.ones(120), np.full(terms.shape[1], np.inf))
     assert (robust >= 0).all()
     assert np.median(np.abs(terms @ robust / (terms @ truth) - 1.0)) < 0.05
+
+
+@given(st.floats(0.05, 0.95), st.integers(0, 100))
+def test_a_coefficient_stays_below_its_bound(share: float, seed: int) -> None:
+    """With a bound below the truth the others make up for the coefficient; a loose bound changes nothing."""
+    rng = np.random.default_rng(seed)
+    terms = rng.uniform(1.0, 100.0, (120, 3))
+    truth = np.array([1.0, 2.0, 3.0])
+    latency = terms @ truth
+    bounded = fit_form(terms, latency, np.ones(120), np.array([np.inf, 2.0 * share, np.inf]))
+    assert bounded[1] <= 2.0 * share * (1 + 1e-9)
+    assert bounded[0] + bounded[2] > 4.0
+    loose = fit_form(terms, latency, np.ones(120), np.array([np.inf, 2.0 / share, np.inf]))
+    np.testing.assert_allclose(loose, truth, rtol=1e-6)

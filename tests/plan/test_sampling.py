@@ -17,9 +17,12 @@ from wavetune.plan.anchors import STRATA
 from wavetune.plan.budget import MeasurementCost, rough_latency_us
 from wavetune.plan.sampling import (
     DENSE_STRATUM,
+    FINALIST_STRATUM,
     LAYER_STRATUM,
     PlanOptions,
     dense_plan,
+    finalist_plan,
+    further_shapes,
     realistic_shapes,
     sparse_plan,
 )
@@ -54,9 +57,15 @@ def test_the_default_plan_stays_below_forty_thousand_points_and_seventy_seconds(
         large_space, shapes, rough_matrix(large_space, shapes), H200, done=first.points,
         done_seconds=first.predicted_seconds,
     )  # fmt: skip
-    assert 15_000 < len(first) < len(first) + len(second) < 40_000
-    assert first.predicted_seconds + second.predicted_seconds < 70
+    other = further_shapes(800)
+    third = finalist_plan(
+        large_space, other, rough_matrix(large_space, other), H200, done=[*first.points, *second.points],
+        done_seconds=first.predicted_seconds + second.predicted_seconds,
+    )  # fmt: skip
+    assert 15_000 < len(first) < len(first) + len(second) + len(third) < 40_000
+    assert first.predicted_seconds + second.predicted_seconds + third.predicted_seconds < 70
     assert len(second) > 3_000
+    assert len(third) > 3_000
     per_config = Counter(point.config for point in first.points)
     assert len(per_config) == 330
     assert min(per_config.values()) > 55
@@ -119,6 +128,20 @@ def test_stage_two_measures_what_can_win(space: tuple[CompiledConfig, ...]) -> N
     assert {point.problem.dims for point in plan.points[: len(shapes)]} == set(shapes)
 
 
+def test_stage_three_measures_the_finalists_of_other_shapes(space: tuple[CompiledConfig, ...]) -> None:
+    """The best predicted legal configurations of each shape, and shapes that no other stage measures."""
+    shapes = further_shapes(40, OPTIONS)
+    assert set(shapes).isdisjoint(realistic_shapes(OPTIONS))
+    assert len(set(shapes)) == 40
+    predicted = np.random.default_rng(4).uniform(20, 60, (len(shapes), len(space)))
+    plan = finalist_plan(space, shapes, predicted, H200, options=OPTIONS)
+    column = {entry.config: index for index, entry in enumerate(space)}
+    rank = predicted.argsort(axis=1).argsort(axis=1)
+    ranks = [rank[shapes.index(point.problem.dims), column[point.config]] for point in plan.points]
+    assert set(ranks) == set(range(OPTIONS.finalists))
+    assert set(plan.strata()) == {FINALIST_STRATUM}
+
+
 def test_stage_two_leaves_out_what_is_measured_or_out(space: tuple[CompiledConfig, ...]) -> None:
     """Stage two leaves out what is measured or out."""
     shapes = realistic_shapes(OPTIONS)
@@ -133,13 +156,15 @@ def test_stage_two_leaves_out_what_is_measured_or_out(space: tuple[CompiledConfi
     assert len(planned) > 100
 
 
-def test_both_stages_share_the_budget(space: tuple[CompiledConfig, ...]) -> None:
-    """Both stages share the budget."""
-    options = replace(OPTIONS, max_points=1000, stage1_share=0.6)
-    shapes = realistic_shapes(options)
+def test_the_stages_share_the_budget(space: tuple[CompiledConfig, ...]) -> None:
+    """The first two leave the third its share; what they do not use is the third's as well."""
+    options = replace(OPTIONS, max_points=1000, stage1_share=0.6, stage3_share=0.1)
+    shapes, other = realistic_shapes(options), further_shapes(60, options)
     first = sparse_plan(space, H200, options=options)
     second = dense_plan(space, shapes, np.ones((len(shapes), len(space))), H200, done=first.points, options=options)
-    assert (len(first), len(second)) == (600, 400)
+    done = [*first.points, *second.points]
+    third = finalist_plan(space, other, np.ones((len(other), len(space))), H200, done=done, options=options)
+    assert (len(first), len(second), len(third)) == (600, 300, 100)
     cost = MeasurementCost()
     broke = dense_plan(space, shapes, np.ones((len(shapes), len(space))), H200, done_seconds=65.0, cost=cost)
     assert len(broke) == 0

@@ -51,6 +51,7 @@ def print_live_plan(job: CalibrationJob, as_json: bool) -> None:
         ("configs", f"{plan.n_configs:,} to compile and check"),
         ("sparse", f"{plan.sparse_points:,} points, about {plan.sparse_seconds:.0f} s: every configuration"),
         ("dense", "layers of public models and of the workload, with the configurations that can still win there"),
+        ("finalists", "other shapes, with what the model would choose there"),
         ("in all", f"at most {plan.max_points:,} points and {plan.max_seconds:.0f} s, beside compiling and fitting"),
     )
     show(two_columns(rows))

@@ -17,6 +17,7 @@ _LABELS = {
     "prepare": "preparing configurations",
     "sparse": "measuring: sparse over the whole space",
     "dense": "measuring: dense where configurations can win",
+    "finalists": "measuring: what the model would choose on other shapes",
     "replay": "replaying recorded measurements",
     "fit": "fitting",
 }

@@ -19,7 +19,7 @@ from wavetune.fit.encoding import decode_matrix, encode_table, feature_columns
 from wavetune.fit.lattice import cells_around, cells_of, distil
 from wavetune.fit.points import GemmGeometry
 from wavetune.fit.selection import CONTENDER_RATIO, broad_sample, greedy_cover
-from wavetune.fit.solver import fit_forms
+from wavetune.fit.solver import fit_forms, largest_coefficients
 from wavetune.mapping.legality import gemm_illegal_reason
 from wavetune.store.record import CompiledConfig
 from wavetune.store.screen import Screening, screen_rows
@@ -259,7 +259,9 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         configs = training.geometry.configs
         points = training.geometry.points(training.dims, training.config_index)
         weight = training.weight * np.where(training.exhaustive, EXHAUSTIVE_FORM_WEIGHT, 1.0)
-        coefficients = fit_forms(points.terms(), training.latency_us, weight, training.config_index, len(configs))
+        upper = largest_coefficients(training.geometry.arch)
+        rows = (points.terms(), training.latency_us, weight, training.config_index)
+        coefficients = fit_forms(*rows, len(configs), upper)
         fitted = np.flatnonzero(~np.isnan(coefficients[:, 0]))
         if not len(fitted):
             raise FitError("no configuration has enough rows to be fitted; measure more points for each")

@@ -23,12 +23,10 @@ from wavetune.kernels.gemm_device import (
 
 @triton.jit
 def accumulate_pair(
-    a_desc, b_desc, b2_desc, tile_m, tile_n, trip_start, trip_end,
+    a_desc, b_desc, b2_desc, start_m, start_n, trip_start, trip_end,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr, B_IS_NK: tl.constexpr,
 ):  # fmt: skip
     """Run the main loop for WIDTH columns and for the BLOCK_N - WIDTH columns beside them."""
-    start_m = tile_m * BLOCK_M
-    start_n = tile_n * BLOCK_N
     acc = tl.zeros((BLOCK_M, WIDTH), dtype=tl.float32)
     acc2 = tl.zeros((BLOCK_M, BLOCK_N - WIDTH), dtype=tl.float32)
     for trip in range(trip_start, trip_end):
@@ -46,13 +44,11 @@ def accumulate_pair(
 
 @triton.jit
 def store_pair(
-    acc, acc2, c_desc, c2_desc, bias_ptr, tile_m, tile_n, n,
+    acc, acc2, c_desc, c2_desc, bias_ptr, start_m, start_n, n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr,
     HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """Finish both parts of a tile and store them by TMA."""
-    start_m = tile_m * BLOCK_M
-    start_n = tile_n * BLOCK_N
     acc = activate(add_bias(acc, bias_ptr, start_n, n, WIDTH, HAS_BIAS), ACTIVATION)
     c_desc.store([start_m, start_n], acc.to(c_desc.dtype))
     acc2 = activate(add_bias(acc2, bias_ptr, start_n + WIDTH, n, BLOCK_N - WIDTH, HAS_BIAS), ACTIVATION)
@@ -66,11 +62,11 @@ def tile_pair_kernel(
     WIDTH: tl.constexpr, B_IS_NK: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """Compute one output tile per CTA."""
-    tile_m, tile_n = tile_at(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
+    start_m, start_n = tile_at(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
     acc, acc2 = accumulate_pair(
-        a_desc, b_desc, b2_desc, tile_m, tile_n, 0, tl.cdiv(k, BLOCK_K), BLOCK_M, BLOCK_N, BLOCK_K, WIDTH, B_IS_NK
+        a_desc, b_desc, b2_desc, start_m, start_n, 0, tl.cdiv(k, BLOCK_K), BLOCK_M, BLOCK_N, BLOCK_K, WIDTH, B_IS_NK
     )
-    store_pair(acc, acc2, c_desc, c2_desc, bias_ptr, tile_m, tile_n, n, BLOCK_M, BLOCK_N, WIDTH, HAS_BIAS, ACTIVATION)
+    store_pair(acc, acc2, c_desc, c2_desc, bias_ptr, start_m, start_n, n, BLOCK_M, BLOCK_N, WIDTH, HAS_BIAS, ACTIVATION)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -84,14 +80,14 @@ def persistent_pair_kernel(
     step = tl.num_programs(0)
     stored = tl.program_id(0) - step
     for tile in tl.range(tl.program_id(0), tiles, step, flatten=True):
-        tile_m, tile_n = tile_at(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M)
+        start_m, start_n = tile_at(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M)
         acc, acc2 = accumulate_pair(
-            a_desc, b_desc, b2_desc, tile_m, tile_n, 0, tl.cdiv(k, BLOCK_K), BLOCK_M, BLOCK_N, BLOCK_K, WIDTH, B_IS_NK
+            a_desc, b_desc, b2_desc, start_m, start_n, 0, tl.cdiv(k, BLOCK_K), BLOCK_M, BLOCK_N, BLOCK_K, WIDTH, B_IS_NK
         )
         stored += step
-        tile_m, tile_n = tile_at(stored, m, n, BLOCK_M, BLOCK_N, GROUP_M)
+        start_m, start_n = tile_at(stored, m, n, BLOCK_M, BLOCK_N, GROUP_M)
         store_pair(
-            acc, acc2, c_desc, c2_desc, bias_ptr, tile_m, tile_n, n, BLOCK_M, BLOCK_N, WIDTH, HAS_BIAS, ACTIVATION
+            acc, acc2, c_desc, c2_desc, bias_ptr, start_m, start_n, n, BLOCK_M, BLOCK_N, WIDTH, HAS_BIAS, ACTIVATION
         )
 
 
@@ -107,12 +103,10 @@ def split_pair_kernel(
     k *= UNIT
     tile = tl.program_id(0) // SPLIT_K
     split = tl.program_id(0) % SPLIT_K
-    tile_m, tile_n = tile_at(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M)
+    start_m, start_n = tile_at(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M)
     trip_start, trip_end = split_range(k, split, SPLIT_K, BLOCK_K)
     acc, acc2 = accumulate_pair(
-        a_desc, b_desc, b2_desc, tile_m, tile_n, trip_start, trip_end, BLOCK_M, BLOCK_N, BLOCK_K, WIDTH, B_IS_NK
+        a_desc, b_desc, b2_desc, start_m, start_n, trip_start, trip_end, BLOCK_M, BLOCK_N, BLOCK_K, WIDTH, B_IS_NK
     )
-    start_m = tile_m * BLOCK_M
-    start_n = tile_n * BLOCK_N
     store_partial(acc, partial_ptr, start_m, start_n, split, m, n, BLOCK_M, WIDTH)
     store_partial(acc2, partial_ptr, start_m, start_n + WIDTH, split, m, n, BLOCK_M, BLOCK_N - WIDTH)

@@ -8,6 +8,7 @@ import numpy as np
 
 from wavetune.plan.holdout import fold_of
 from wavetune.store.table import BoolArray, IntArray, MeasurementTable
+from wavetune.tables.exact import MIN_CONFIGS
 
 HOLDOUT_FOLDS = 5
 """One of so many parts of the realistic layers is held out for the accuracy headline."""
@@ -36,7 +37,9 @@ class FoldSplit:
 def split_fold(table: MeasurementTable, fold: int) -> FoldSplit | None:
     """Hold one part of the realistic (n, k) out; None if there are fewer than `MIN_HOLDOUT_LAYERS`."""
     problems, problem_index = table.problems()
-    realistic = np.unique(problem_index[table.exhaustive])
+    n_measured = np.bincount(problem_index[table.exhaustive], minlength=len(problems))
+    # Where only finalists were measured, the best is not known.
+    realistic = np.flatnonzero(n_measured >= min(MIN_CONFIGS, len(table.configs)))
     if len(np.unique(problems[realistic, 1:], axis=0)) < MIN_HOLDOUT_LAYERS:
         return None
     held = np.zeros(len(problems), dtype=np.bool_)

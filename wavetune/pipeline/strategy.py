@@ -1,4 +1,4 @@
-"""What a calibration measures, stage by stage: a recording's points, or the two-stage plan of a live run."""
+"""What a calibration measures, stage by stage: a recording's points, or the three stages of a live run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ import numpy as np
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.fit.model import WaveLatencyModel
+from wavetune.fit.selection import broad_sample
 from wavetune.measure.replay_runner import STRATUM_EXHAUSTIVE, ReplayRunner
 from wavetune.plan.budget import Plan
-from wavetune.plan.sampling import EXHAUSTIVE_STRATA, PlanOptions, dense_plan, realistic_shapes, sparse_plan
+from wavetune.plan.sampling import (
+    EXHAUSTIVE_STRATA,
+    PlanOptions,
+    dense_plan,
+    finalist_plan,
+    further_shapes,
+    realistic_shapes,
+    sparse_plan,
+)
 from wavetune.store.record import CompiledConfig, Point
 from wavetune.store.table import MeasurementTable
 
@@ -64,8 +73,8 @@ class ReplayStrategy:
         yield "replay", Plan(tuple(self._runner.recorded_points()), 0.0, 0)
 
 
-class TwoStageStrategy:
-    """Sparse over the whole space, then dense on the configurations that can still win.
+class LiveStrategy:
+    """Sparse over the whole space, dense on the configurations that can still win, then the finalists of new shapes.
 
     Parameters
     ----------
@@ -111,15 +120,42 @@ class TwoStageStrategy:
     def stages(
         self, compiled: Sequence[CompiledConfig], measured: Callable[[], MeasurementTable]
     ) -> Iterator[tuple[str, Plan]]:
-        """Yield the sparse plan, then the dense one, which a model of the sparse stage's rows directs."""
+        """Yield the sparse plan, then the dense and the finalists', directed by models of the rows so far."""
         sparse = sparse_plan(
             compiled, self._arch, dtype=self._dtype, layout=self._layout, options=self._options, shapes=self.shapes()
         )
         yield "sparse", sparse
-        yield "dense", self.dense(measured(), sparse.points, sparse.predicted_seconds)
+        dense = self.dense(measured(), sparse.points, sparse.predicted_seconds)
+        yield "dense", dense
+        done_seconds = sparse.predicted_seconds + dense.predicted_seconds
+        yield "finalists", self.finalists(measured(), [*sparse.points, *dense.points], done_seconds)
 
     def dense(self, table: MeasurementTable, done: Sequence[Point], done_seconds: float) -> Plan:
         """Plan the dense stage from the rows of the sparse one."""
+        return self._directed(dense_plan, table, self.shapes(), done, done_seconds)
+
+    def finalists(self, table: MeasurementTable, done: Sequence[Point], done_seconds: float) -> Plan:
+        """Plan the finalists from the rows of both other stages."""
+        return self._directed(finalist_plan, table, self.finalist_shapes(), done, done_seconds)
+
+    def finalist_shapes(self) -> list[tuple[int, int, int]]:
+        """Return problems that the other stages leave out: realistic layers, and as many drawn at random."""
+        n_layers = self._options.finalist_shapes // 2
+        layers = further_shapes(n_layers, self._options)
+        sizes = np.array(self.shapes())
+        ranges = list(zip(sizes.min(axis=0).tolist(), sizes.max(axis=0).tolist(), strict=True))
+        drawn = broad_sample(ranges, self._options.finalist_shapes - n_layers, random_state=0)
+        return list(dict.fromkeys([*layers, *map(tuple, drawn.tolist())]))
+
+    def _directed(
+        self,
+        plan: Callable[..., Plan],
+        table: MeasurementTable,
+        shapes: list[tuple[int, int, int]],
+        done: Sequence[Point],
+        done_seconds: float,
+    ) -> Plan:
+        """Let a model of the rows so far direct a plan."""
         model = WaveLatencyModel(
             kernel=table.spec.name,
             dtype=table.dtype,
@@ -127,12 +163,10 @@ class TwoStageStrategy:
             screen=False,
             cell_dims=np.empty((0, len(table.spec.dims)), dtype=np.int64),
         ).fit_table(table)
-        shapes = self.shapes()
-        predicted = model.predict_undistilled(np.array(shapes, dtype=np.int64))
-        return dense_plan(
+        return plan(
             model.configs_,
             shapes,
-            predicted,
+            model.predict_undistilled(np.array(shapes, dtype=np.int64)),
             self._arch,
             done=done,
             done_seconds=done_seconds,

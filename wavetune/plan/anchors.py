@@ -20,7 +20,7 @@ MAX_K = 32768
 """Longest loop of an anchor, elements of k."""
 
 SIZE_MULTIPLE = 8
-"""n and k are multiples of 8 elements (16 bytes of bf16), so that TMA configurations are legal."""
+"""n and k are multiples of 8 elements, 16 bytes of bf16, so that TMA configurations are legal; k of fp8 of 16."""
 
 EDGE_TRIPS = 16
 """Loop trips of the points that vary the grid."""
@@ -101,7 +101,7 @@ def gemm_anchors(compiled: CompiledConfig, arch: ArchSpec, dtype: DType) -> list
     queues = [
         list(_wave_edges(config, width)),
         list(_loops(config, width)),
-        list(_ragged(config, width)),
+        list(_ragged(config, width, max(SIZE_MULTIPLE, 16 // dtype.input_bytes))),
         list(_cache(config, arch, dtype)),
         list(_aspects(config, width)),
     ]
@@ -154,7 +154,7 @@ def _ends_then_middles(n_items: int) -> list[int]:
     return list(order)
 
 
-def _ragged(config: KernelConfig, width: int) -> Iterator[tuple[int, int, int]]:
+def _ragged(config: KernelConfig, width: int, k_multiple: int) -> Iterator[tuple[int, int, int]]:
     """Tiles that are partly outside: in m where one token or one too many makes them so, and in n and k."""
     block_m, block_n, block_k, split_k = (_field(config, name) for name in ("block_m", "block_n", "block_k", "split_k"))
     k_unit = block_k * split_k
@@ -164,8 +164,8 @@ def _ragged(config: KernelConfig, width: int) -> Iterator[tuple[int, int, int]]:
         yield m, tiles_n * block_n, min(EDGE_TRIPS, longest) * k_unit
         yield m, max(tiles_n // 4, 1) * block_n, min(4 * EDGE_TRIPS, longest) * k_unit
     m, n, k = _dims(config, 1.5 * width, EDGE_TRIPS)
-    for m_cut, n_cut, k_cut in ((3, 8, 8), (block_m // 2, block_n // 2, block_k // 2)):
-        yield m - m_cut, max(n - n_cut, SIZE_MULTIPLE), max(k - k_cut, SIZE_MULTIPLE)
+    for m_cut, n_cut, k_cut in ((3, 8, k_multiple), (block_m // 2, block_n // 2, block_k // 2)):
+        yield m - m_cut, max(n - n_cut, SIZE_MULTIPLE), max(k - k_cut, k_multiple)
 
 
 def _cache(config: KernelConfig, arch: ArchSpec, dtype: DType) -> Iterator[tuple[int, int, int]]:
