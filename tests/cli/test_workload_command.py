@@ -1,0 +1,159 @@
+"""``wavetune workload import | dedupe | show | merge | split``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wavetune.core.workload import Workload
+
+DATA = Path(__file__).parents[1] / "workloads" / "data"
+LOG = DATA / "hipblaslt-mask32.log"
+
+
+def test_import_prints_problems_and_lines(cli):
+    """JSON has every problem with m = tokens, the account of lines, and what was exchanged."""
+    result = cli("workload", "import", LOG, "--json")
+    document = result.json
+    (layer,) = (p for p in document["problems"] if p["m"] == 48)
+    assert (layer["n"], layer["k"], layer["dtype"], layer["count"]) == (5120, 3200, "bf16", 3)
+    assert layer["sources"] == {str(LOG): 3}
+    assert document["lines"] == {"read": 12, "recognised": 10, "skipped": 2, "bad": 0, "first_bad": None}
+    assert document["files"][0]["format"] == "hipblaslt-log"
+    assert "m and n exchanged" in result.stderr
+
+
+def test_import_of_several_files_and_standard_input():
+    """Files of different formats are one workload; a dash is standard input."""
+    command = [sys.executable, "-m", "wavetune", "workload", "import", "-", str(DATA / "cublaslt.log"), "--json"]
+    with LOG.open("rb") as log:
+        done = subprocess.run(command, stdin=log, capture_output=True, check=True)
+    (layer,) = (p for p in json.loads(done.stdout)["problems"] if p["m"] == 48 and p["n"] == 5120)
+    assert layer["count"] == 5
+    assert layer["sources"] == {"stdin": 3, str(DATA / "cublaslt.log"): 2}
+
+
+def test_import_writes_a_workload(cli):
+    """The file that is written reads back, and imports again, as the same workload."""
+    assert cli("workload", "import", LOG, "--out", "w.json.gz").code == 0
+    workload = Workload.read("w.json.gz")
+    assert workload.calls == 9
+    again = cli("workload", "import", "w.json.gz", "--json").json
+    assert again["problems"] == [entry.document() for entry in workload.entries]
+
+
+def test_strict_import(cli):
+    """A bad line is reported with its number, and with --strict it is an error."""
+    broken = DATA / "hipblaslt-broken.log"
+    result = cli("workload", "import", broken, "--json")
+    assert result.json["lines"]["first_bad"]["line"] == 2
+    assert result.json["lines"]["bad"] == 7
+    assert f"{broken}:2: no option transB" in result.stderr
+    result = cli("workload", "import", broken, "--strict")
+    assert result.code == 3
+    assert result.stdout == ""
+    assert f"{broken}:2:" in result.stderr
+
+
+def test_import_as_a_list(cli):
+    """Without --json, the problems with the most calls are listed."""
+    result = cli("workload", "import", LOG)
+    assert "9 calls, 7 different problems" in result.stdout
+    assert "48 x 5120 x 3200" in result.stdout
+    assert "3 groups, largest 96 rows" in result.stdout
+
+
+def test_what_files_cannot_say(cli):
+    """A model's sizes complete a fused-experts file; --device picks the rows of one GPU."""
+    fused = DATA / "E=64,N=768,device_name=NVIDIA_H200.json"
+    assert cli("workload", "import", fused).code == 3
+    document = cli("workload", "import", fused, "--hidden-size", 2048, "--experts-per-token", 8, "--json").json
+    assert {p["m"] for p in document["problems"]} == {8, 512}
+    assert cli("workload", "import", DATA / "bf16_tuned_gemm.csv", "--device", "gfx950").code == 3
+    assert cli("workload", "import", LOG, "--format", "nonsense").code == 3
+
+
+def test_dedupe_by_meaning_and_by_bytes(cli):
+    """The same calls: three lines by bytes, one problem by meaning."""
+    document = cli("workload", "dedupe", LOG, "--json").json
+    assert sum(p["count"] for p in document["problems"]) == 9
+    exact = cli("workload", "dedupe", "--exact-lines", LOG, "--json").json["lines"]
+    layer = [line for line in exact if "-m 5120 -n 48" in line["line"]]
+    assert [line["count"] for line in layer] == [1, 1, 1]
+    assert (
+        cli("workload", "dedupe", "--exact-lines", LOG, LOG.with_name("cublaslt.log"), "--out", "unique.log").code == 0
+    )
+    lines = Path("unique.log").read_text().splitlines()
+    assert len(lines) == len(set(lines))
+    assert set(lines) < set(LOG.read_text().splitlines()) | set(LOG.with_name("cublaslt.log").read_text().splitlines())
+    assert cli("workload", "dedupe", "--exact-lines", "--format", "csv", LOG).code == 2
+
+
+def test_show(cli):
+    """A workload is shown by class and by work; anything that imports can be shown."""
+    Path("w.csv").write_text("m,n,k,count\n1,4096,4096,1000\n128,4096,4096,10\n4096,4096,4096,1\n")
+    document = cli("workload", "show", "w.csv", "--json").json
+    assert document["calls"] == 1011
+    assert {name: c["calls"] for name, c in document["classes"].items()} == {"decode": 1000, "small": 10, "prefill": 1}
+    assert sum(c["share_of_flops"] for c in document["classes"].values()) == pytest.approx(1)
+    assert document["classes"]["prefill"]["share_of_flops"] == pytest.approx(4096 / (1000 + 1280 + 4096))
+    text = cli("workload", "show", "w.csv", "--top", 1).stdout
+    assert "4096 x 4096 x 4096" in text
+    assert "and 2 more" in text
+
+
+def test_split_and_merge_are_inverse(cli):
+    """The parts of a workload, merged, are the workload, whatever it was split by."""
+    cli("workload", "import", LOG, DATA / "plain.jsonl", "--out", "w.json")
+    whole = {entry.key: entry for entry in Workload.read("w.json").entries}
+    for by, names in (("class", {"decode", "small"}), ("operation", None), ("dtype", {"bf16", "fp16", "fp8"})):
+        written = cli("workload", "split", "w.json", "--by", by, "--out", by, "--json").json
+        assert names is None or {part[by] for part in written} == names
+        parts = [part["file"] for part in written]
+        assert len(parts) > 1
+        assert cli("workload", "merge", *parts, "--out", "back.json").code == 0
+        assert {entry.key: entry for entry in Workload.read("back.json").entries} == whole
+
+
+def test_merge_adds_counts_and_names_sources(cli):
+    """Equal problems are added up; a file without sources becomes one."""
+    Path("a.csv").write_text("m,n,k,count\n8,16,32,5\n")
+    Path("b.csv").write_text("m,n,k\n8,16,32\n4,16,32\n")
+    problems = cli("workload", "merge", "a.csv", "b.csv").json["problems"]
+    assert [(p["m"], p["count"], p["sources"]) for p in problems] == [
+        (8, 6, {"a.csv": 5, "b.csv": 1}), (4, 1, {"b.csv": 1}),
+    ]  # fmt: skip
+
+
+def test_mistakes(cli):
+    """Bad workloads are refused by name; files named twice and unknown ways to split are usage errors."""
+    Path("bad.csv").write_text("m,n,k\n8,16,x\n")
+    for verb in (("merge", "bad.csv"), ("split", "bad.csv"), ("import", "missing")):
+        result = cli("workload", *verb)
+        assert result.code == 3
+        assert verb[1] in result.stderr
+    Path("good.csv").write_text("m,n,k\n8,16,32\n")
+    assert cli("workload", "merge", "good.csv", "good.csv").code == 2
+    assert cli("workload", "split", "good.csv", "--by", "colour").code == 2
+
+
+def test_calibrate_and_measure_read_what_import_writes(cli):
+    """One reader is behind every verb that takes a workload; problems of other types are left out, and counted."""
+    cli("workload", "import", LOG, "--out", "w.json")
+    result = cli("calibrate", "--arch", "h200", "--workload", "w.json", "--dry-run")
+    assert result.code == 0
+    assert "2 shapes of 7 entries are a GEMM of dtype bf16 and layout nk" in result.stderr
+    result = cli("calibrate", "--arch", "h200", "--dtype", "int8", "--workload", "w.json", "--dry-run")
+    assert result.code == 3
+    assert "no GEMM of dtype int8 and layout nk; the file holds" in result.stderr
+
+
+def test_json_stays_json_for_many_problems(cli):
+    """Thousands of problems are printed piece by piece, and are one document."""
+    Path("w.csv").write_text("m,n,k\n" + "".join(f"{m},16,32\n" for m in range(1, 9000)))
+    document = json.loads(cli("workload", "import", "w.csv", "--json").stdout)
+    assert [p["m"] for p in document["problems"]] == list(range(1, 9000))

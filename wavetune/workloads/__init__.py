@@ -1,0 +1,1 @@
+"""Logs of what models really ran: one parser a format, keys, tuning lists."""

@@ -1,0 +1,89 @@
+"""Plain lists of problems: CSV with the columns m, n, k; JSON lines; and this project's own workload files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wavetune.core.strict_json import json_error, load_json
+from wavetune.core.workload import problem_of_cells, problems_of_text
+from wavetune.core.workload_entry import ENTRY_FIELDS, WorkloadEntry
+from wavetune.errors import WavetuneError, WorkloadError
+from wavetune.workloads.intake import Intake
+from wavetune.workloads.source import LineSource
+from wavetune.workloads.table_rows import named_cells, plain_value, split_cells
+
+SIZES = ("m", "n", "k")
+ROW_MAJOR = "sizes are taken as row-major: m counts tokens"
+
+
+def read_csv(source: LineSource, intake: Intake) -> None:
+    """Read a CSV file; repeated rows are calls, and add up."""
+    account = intake.account
+    header: list[str] = []
+    for number, line in source.lines():
+        account.read = number
+        if not line.strip():
+            continue
+        try:
+            # Cells with blanks or commas, such as a list of groups, are quoted.
+            cells = split_cells(line)
+            if set(SIZES) <= set(cells):
+                header = cells
+                account.recognised += 1
+                continue
+            if not header:
+                raise WorkloadError("values without their names: the first line must name the columns m,n,k")
+            row = named_cells(header, cells)
+            problem = problem_of_cells(header, cells)
+            extra = {name: plain_value(cell) for name, cell in row.items() if name not in ENTRY_FIELDS and cell}
+            _take({**problem, "extra": extra}, number, intake)
+        except WavetuneError as error:
+            account.refuse(number, str(error))
+    account.note(ROW_MAJOR)
+
+
+def read_jsonl(source: LineSource, intake: Intake) -> None:
+    """Read a JSON object a line; keys that a workload does not have are kept beside the problem."""
+    account = intake.account
+    for number, line in source.lines():
+        account.read = number
+        if not line.strip():
+            continue
+        try:
+            problem = load_json(line)
+            if not isinstance(problem, dict):
+                raise WorkloadError(f"must be an object with m, n and k, got {line[:80]!r}")
+            unknown = {name: value for name, value in problem.items() if name not in ENTRY_FIELDS}
+            known = {name: value for name, value in problem.items() if name in ENTRY_FIELDS}
+            extra = known.get("extra", {})
+            if isinstance(extra, Mapping):
+                known["extra"] = {**extra, **unknown}
+            _take(known, number, intake)
+        except WavetuneError as error:
+            account.refuse(number, str(error))
+        except ValueError as error:
+            account.refuse(number, json_error(error))
+    account.note(ROW_MAJOR)
+
+
+def read_workload(source: LineSource, intake: Intake) -> None:
+    """Read a workload of this project, entry by entry."""
+    account = intake.account
+    for number, (_, problem) in enumerate(problems_of_text(source.name, source.text()), start=1):
+        account.read = number
+        try:
+            _take(problem, number, intake)
+        except WavetuneError as error:
+            account.refuse(number, str(error))
+
+
+def _take(problem: Mapping[str, Any], line: int, intake: Intake) -> None:
+    options = intake.options
+    if problem.get("m") == 0 or problem.get("n") == 0 or problem.get("k") == 0:
+        intake.account.recognised += 1
+        intake.account.empty += 1
+        return
+    entry = WorkloadEntry.from_document({"dtype": options.dtype, "layout": options.layout, **problem})
+    intake.add_entry(entry, line)
+    intake.account.recognised += 1
