@@ -53,6 +53,7 @@ def cli(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     from wavetune import clear_caches
 
     monkeypatch.setenv("WAVETUNE_MODELS", str(models))
+    monkeypatch.setenv("WAVETUNE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("WAVETUNE_ARCH", raising=False)
     monkeypatch.chdir(tmp_path)
     clear_caches()

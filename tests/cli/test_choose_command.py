@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from wavetune import clear_caches
+from wavetune.errors import RunnerError
+from wavetune.runtime.nvml import VisibleGpu
+
 KEYS = [
     "config",
     "source",
@@ -19,6 +23,9 @@ KEYS = [
     "runner_up",
     "margin",
     "table",
+    "num_sms",
+    "is_scaled",
+    "model",
 ]
 
 
@@ -73,10 +80,61 @@ def test_model_file_answers_for_itself(cli, model: Path):
 
 
 def test_environment_names_the_architecture(cli, monkeypatch: pytest.MonkeyPatch):
-    """WAVETUNE_ARCH stands in for --arch."""
-    assert cli("choose", 7, 4096, 4096).code == 3
-    monkeypatch.setenv("WAVETUNE_ARCH", "h200")
+    """WAVETUNE_ARCH stands in for --arch; without it the GPU of the machine does, and without one it is an error."""
+    monkeypatch.setattr("wavetune.runtime.nvml.describe_visible", lambda gpu: VisibleGpu("NVIDIA H200", None))
     assert cli("choose", 7, 4096, 4096).code == 0
+
+    def no_gpu(gpu: int):
+        raise RunnerError("no NVIDIA driver answers")
+
+    monkeypatch.setattr("wavetune.runtime.nvml.describe_visible", no_gpu)
+    clear_caches()
+    result = cli("choose", 7, 4096, 4096)
+    assert result.code == 3
+    assert "WAVETUNE_ARCH" in result.stderr
+    monkeypatch.setenv("WAVETUNE_ARCH", "h200")
+    clear_caches()
+    assert cli("choose", 7, 4096, 4096).code == 0
+
+
+def test_a_limit_on_sms_is_explained(cli, model: Path):
+    """On part of a GPU the answer is scaled, and says so, with and without --model."""
+    for more in ((), ("--model", model)):
+        answer = cli("choose", 512, 4096, 4096, "--arch", "h200", "--num-sms", 40, "--json", *more).json
+        assert (answer["source"], answer["num_sms"], answer["is_scaled"]) == ("model", 40, True)
+        text = cli("choose", 512, 4096, 4096, "--arch", "h200", "--num-sms", 40, "--explain", *more).stdout
+        assert "scaled from the whole GPU" in text
+        assert "part of the measured GPU" in text
+    assert cli("choose", 5, 64, 64, "--arch", "h200", "--num-sms", 400).code == 3
+
+
+def test_the_miss_policy_is_an_option(cli, monkeypatch: pytest.MonkeyPatch):
+    """Beyond the tables the policy decides; an unknown one is refused."""
+    monkeypatch.setattr("wavetune.runtime.measurer._measurers", {})
+    far = (2**22, 64, 2**20, "--arch", "h200")
+    assert cli("choose", *far, "--on-miss", "default", "--json").json["source"] == "default"
+    assert cli("choose", *far, "--on-miss", "error").code == 3
+    assert cli("choose", *far, "--on-miss", "measure").code == 3
+    assert cli("choose", *far, "--on-miss", "sometimes").code == 3
+
+
+def test_a_numerics_class_is_an_option(cli, model: Path):
+    """Batch-invariant answers split no k; an unknown class is refused."""
+    for more in (("--arch", "h200"), ("--model", model)):
+        answer = cli("choose", 7, 4096, 4096, "--numerics", "batch_invariant", "--json", *more).json
+        assert answer["config"]["split_k"] == 1
+        assert cli("choose", 7, 4096, 4096, "--numerics", "exact", *more).code == 3
+    assert cli("choose", 7, 4096, 4096, "--model", model, "--on-miss", "error").code == 2
+
+
+def test_a_forced_configuration_is_explained(cli, monkeypatch: pytest.MonkeyPatch):
+    """The source names the variable."""
+    forced = "block_m=64,block_n=64,block_k=64,group_m=8,num_warps=4,num_stages=3"
+    monkeypatch.setenv("WAVETUNE_FORCE_CONFIG", forced)
+    clear_caches()
+    text = cli("choose", 512, 4096, 4096, "--arch", "h200", "--explain").stdout
+    assert "forced: WAVETUNE_FORCE_CONFIG" in text
+    assert "block_m=64 block_n=64" in text
 
 
 @pytest.mark.parametrize(

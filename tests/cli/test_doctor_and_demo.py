@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from wavetune import clear_caches
 from wavetune.core.arch import ARCHS
 from wavetune.errors import RunnerError
 from wavetune.measure import environment
@@ -52,6 +53,19 @@ def test_doctor_names_a_wrong_variable(cli, monkeypatch: pytest.MonkeyPatch):
     checks = {check["name"]: check for check in cli("doctor", "--json").json["checks"]}
     assert checks["WAVETUNE_ARCH"]["status"] == "missing"
     assert all(name in checks["WAVETUNE_ARCH"]["detail"] for name in ARCHS)
+
+
+def test_doctor_shows_settings(cli, monkeypatch: pytest.MonkeyPatch):
+    """What was set is shown, and a wrong value is found."""
+    monkeypatch.setenv("WAVETUNE_ON_MISS", "default")
+    checks = {check["name"]: check for check in cli("doctor", "--json").json["checks"]}
+    assert (checks["WAVETUNE_ON_MISS"]["status"], checks["WAVETUNE_ON_MISS"]["detail"]) == ("ok", "default")
+    assert "WAVETUNE_MEASURE_TOP_K" not in checks
+    monkeypatch.setenv("WAVETUNE_ON_MISS", "sometimes")
+    clear_caches()
+    checks = {check["name"]: check for check in cli("doctor", "--json").json["checks"]}
+    assert checks["settings"]["status"] == "missing"
+    assert "WAVETUNE_ON_MISS" in checks["settings"]["detail"]
 
 
 def test_demo(cli, points: Path, oracle: Path, monkeypatch: pytest.MonkeyPatch):

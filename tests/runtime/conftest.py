@@ -12,6 +12,7 @@ from hand_made import make_model
 import wavetune
 from wavetune.runtime.locate import find_model_file
 from wavetune.runtime.model_file import ModelFile
+from wavetune.runtime.settings import SETTINGS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fit"))
 
@@ -31,10 +32,11 @@ def shipped_path() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def fresh_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget answers and variables before and after every test."""
-    monkeypatch.delenv("WAVETUNE_ARCH", raising=False)
-    monkeypatch.delenv("WAVETUNE_MODELS", raising=False)
+def fresh_caches(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget answers and variables before and after every test; the user's own store is not looked at."""
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("WAVETUNE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     wavetune.clear_caches()
     yield
     wavetune.clear_caches()

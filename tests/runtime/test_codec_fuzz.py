@@ -13,10 +13,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from redigest import with_digest
 
-from wavetune.core.arch import find_arch
+from wavetune.core.arch import ArchSpec, find_arch
+from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ModelFileError, NoModelError
-from wavetune.mapping.legality import gemm_illegal_reason
+from wavetune.mapping.legality import gemm_illegal_reason, grid_limit_reason
 from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.codec import decode_model, encode_model
 
@@ -66,10 +67,17 @@ def edited(draw: st.DrawFn) -> bytes:
         elif how == "duplicate" and isinstance(container, list):
             container.insert(key, copy.deepcopy(container[key]))
         elif how == "nudge" and type(container[key]) in (int, float):
-            container[key] += draw(st.sampled_from([-1, 1, 0.5, -1000]))
+            # An integer that no float can hold cannot be added to one.
+            steps = [-1, 1, -1000] if abs(container[key]) > 2**1000 else [-1, 1, 0.5, -1000]
+            container[key] += draw(st.sampled_from(steps))
         elif how == "rename" and isinstance(container, dict):
             container[draw(st.text(max_size=6))] = container.pop(key)
     return with_digest(json.dumps(document))
+
+
+def is_illegal(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> bool:
+    """Whether a configuration cannot be launched on a problem."""
+    return bool(gemm_illegal_reason(problem, config, arch) or grid_limit_reason(problem, config))
 
 
 def check(data: bytes) -> None:
@@ -95,9 +103,9 @@ def check(data: bytes) -> None:
                 choice = chooser.explain(problem)
             except NoModelError:
                 configs = [form.config for form in model.forms]
-                assert all(gemm_illegal_reason(problem, config, arch) for config in configs)
+                assert all(is_illegal(problem, config, arch) for config in configs)
                 continue
-            assert problem.is_empty or gemm_illegal_reason(problem, choice.config, arch) is None
+            assert problem.is_empty or not is_illegal(problem, choice.config, arch)
             assert choice.source in ("empty", "default") or 0 < choice.latency_us < math.inf
             assert chooser.choose(problem) == choice.config
 

@@ -8,25 +8,31 @@ from typing import Annotated, Any
 
 import typer
 
-from wavetune.cli.options import ArchOption, JsonOption, KernelOption
+from wavetune.cli.options import ArchOption, JsonOption, KernelOption, NumericsOption, NumSmsOption, OnMissOption
 from wavetune.cli.output import emit_json, format_sizes, format_us, note, show, spell_config, two_columns
 from wavetune.core.arch import find_arch
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import CONTIGUOUS, GemmProblem
 from wavetune.errors import NoModelError
+from wavetune.runtime.choice import Choice, Source
 from wavetune.runtime.choose import explain_choice
-from wavetune.runtime.chooser import Choice, GemmChooser, Source
+from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.codec import read_model
+from wavetune.runtime.device import resolve_device
+from wavetune.runtime.numerics import check_numerics
 
 _DEFAULT_DTYPE, _DEFAULT_LAYOUT = "bf16", "nk"
 
 _MEANING = {
-    Source.EXACT: "this problem was measured",
+    Source.EXACT: "this problem was measured, or is pinned",
+    Source.MEASURED: "measured just now",
     Source.NEAREST: "inside the measured range: the candidates of its cell decide",
     Source.MODEL: "beyond the measured range: all forms decide",
-    Source.DEFAULT: "no modelled configuration is legal here: the default",
+    Source.DEFAULT: "the policy wants the default, or no modelled configuration is legal here",
     Source.EMPTY: "a size is zero: nothing to launch",
+    Source.FORCED: "WAVETUNE_FORCE_CONFIG names it",
 }
+_SCALED = "on part of the measured GPU: all forms decide, with the waves that are there"
 
 
 def choose_command(
@@ -51,9 +57,12 @@ def choose_command(
             help="All base addresses and leading strides divide by this; 0: contiguous operands.",
         ),
     ] = CONTIGUOUS,
+    num_sms: NumSmsOption = None,
+    numerics: NumericsOption = "any",
+    on_miss: OnMissOption = None,
     model: Annotated[
         Path | None,
-        typer.Option("--model", metavar="FILE", help="Ask this model file instead of the installed ones."),
+        typer.Option("--model", metavar="FILE", help="Ask this model file alone, without settings and stored choices."),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the reasons: waves, tail, runner-up, source.")
@@ -62,11 +71,14 @@ def choose_command(
 ) -> None:
     """Choose the launch configuration for the product of A (m by k) and B (k by n)."""
     if model is not None:
-        choice = _ask_file(model, (m, n, k), arch, kernel, dtype, layout, alignment)
+        if on_miss is not None:
+            raise typer.BadParameter("--model asks one file, which has no miss policy; leave --on-miss out")
+        check_numerics(numerics)
+        choice = _ask_file(model, (m, n, k), arch, kernel, dtype, layout, alignment, num_sms, numerics)
     else:
         choice = explain_choice(
             m, n, k, kernel=kernel, dtype=dtype or _DEFAULT_DTYPE, layout=layout or _DEFAULT_LAYOUT,
-            alignment=alignment, arch=arch,
+            alignment=alignment, arch=arch, num_sms=num_sms, numerics=numerics, on_miss=on_miss,
         )  # fmt: skip
     if as_json:
         emit_json(_document(choice))
@@ -86,6 +98,8 @@ def _ask_file(
     dtype: str | None,
     layout: str | None,
     alignment: int,
+    num_sms: int | None,
+    numerics: str,
 ) -> Choice:
     model = read_model(path)
     wanted = {
@@ -98,7 +112,8 @@ def _ask_file(
         if getattr(model, name) != value:
             raise NoModelError(f"{path} is a model for {name} {getattr(model, name)}, not {value}")
     problem = GemmProblem(*sizes, dtype=model.dtype, layout=model.layout, alignment=alignment)
-    return GemmChooser(model, find_arch(model.arch)).explain(problem)
+    device = resolve_device(model.arch, num_sms)
+    return GemmChooser(model, device.arch, num_sms, numerics=numerics).explain(problem)
 
 
 def _document(choice: Choice) -> dict[str, Any]:
@@ -113,19 +128,26 @@ def _document(choice: Choice) -> dict[str, Any]:
         "runner_up": dict(choice.runner_up) if choice.runner_up is not None else None,
         "margin": choice.margin,
         "table": choice.table,
+        "num_sms": choice.num_sms,
+        "is_scaled": choice.is_scaled,
+        "model": choice.model,
     }
 
 
 def _reasons(choice: Choice, sizes: tuple[int, int, int]) -> Iterator[tuple[str, str]]:
     yield "problem", format_sizes(sizes)
     yield "config", spell_config(choice.config)
-    yield "source", f"{choice.source.value}: {_MEANING[choice.source]}"
+    is_scaled = choice.is_scaled and choice.source is Source.MODEL
+    yield "source", f"{choice.source.value}: {_SCALED if is_scaled else _MEANING[choice.source]}"
     if choice.source is not Source.EMPTY:
-        verb = "measured" if choice.source is Source.EXACT else "predicted"
+        verb = "measured" if choice.source in (Source.EXACT, Source.MEASURED) else "predicted"
         yield "latency", f"{format_us(choice.latency_us)} us {verb}"
         yield "grid", f"{choice.grid_size:,} CTAs, {choice.loop_trips:,} loop trips each"
-        yield "waves", f"{choice.waves:,}, {choice.tail_ctas:,} CTAs in the last one"
+        if choice.waves:
+            yield "waves", f"{choice.waves:,}, {choice.tail_ctas:,} CTAs in the last one"
         if choice.runner_up is not None:
             yield "runner-up", f"{spell_config(choice.runner_up)}"
             yield "margin", f"{choice.margin:+.1%} predicted latency of the runner-up"
+    if choice.is_scaled:
+        yield "SMs", f"{choice.num_sms}, predictions scaled from the whole GPU"
     yield "table", choice.table

@@ -13,10 +13,12 @@ import typer
 
 from wavetune.cli.output import data_table, emit_json, show
 from wavetune.core.arch import ARCHS, find_arch
-from wavetune.errors import ArchError, RunnerError, WavetuneError
+from wavetune.errors import ArchError, RunnerError, SettingsError, WavetuneError
 from wavetune.runtime.codec import read_model
-from wavetune.runtime.device import ARCH_VARIABLE
+from wavetune.runtime.device import ARCH_VARIABLE, resolve_device
+from wavetune.runtime.family_file import is_family_file, read_family
 from wavetune.runtime.locate import MODELS_VARIABLE, all_model_files, model_folders
+from wavetune.runtime.settings import SETTINGS, settings
 
 CUDA_PROBE_LIMIT_S = 120.0
 """A first import of torch from a cold disk takes up to a minute."""
@@ -50,7 +52,7 @@ def doctor_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Say what works on this machine, what is missing, and how to get it."""
-    checks = [*_check_packages(), *_check_gpu(gpu), *_check_models()]
+    checks = [*_check_packages(), *_check_gpu(gpu), *_check_settings(), *_check_models()]
     able = _abilities(checks)
     if as_json:
         emit_json({"checks": [asdict(check) for check in checks], "ready": able})
@@ -128,20 +130,48 @@ def _check_cuda() -> Check:
     return Check("torch CUDA", "missing", "torch sees no CUDA device", "install a CUDA build of torch")
 
 
-def _check_models() -> list[Check]:
+def _check_settings() -> list[Check]:
+    try:
+        current = settings()
+    except SettingsError as error:
+        return [Check("settings", "missing", str(error), "correct or unset the variable")]
     checks = []
-    arch = os.environ.get(ARCH_VARIABLE)
-    if arch:
+    for setting in SETTINGS:
+        value = getattr(current, setting.name)
+        if setting.name == "arch" or value == setting.default():
+            continue
+        text = os.pathsep.join(map(str, value)) if isinstance(value, tuple) else str(value)
+        checks.append(Check(setting.variable, "ok", text))
+    if current.arch is None:
         try:
-            checks.append(Check(ARCH_VARIABLE, "ok", f"{arch} ({find_arch(arch).name})"))
-        except ArchError as error:
-            checks.append(Check(ARCH_VARIABLE, "missing", str(error), f"correct or unset {ARCH_VARIABLE}"))
-    else:
-        checks.append(Check(ARCH_VARIABLE, "note", "not set", "set it, or name --arch in each call"))
+            device = resolve_device()
+            checks.append(
+                Check(ARCH_VARIABLE, "ok", f"not set; this machine: {device.arch.name}, {device.num_sms} SMs")
+            )
+        except ArchError:
+            checks.append(Check(ARCH_VARIABLE, "note", "not set", "set it, or name --arch in each call"))
+        return checks
+    try:
+        checks.append(Check(ARCH_VARIABLE, "ok", f"{current.arch} ({find_arch(current.arch).name})"))
+    except ArchError as error:
+        checks.append(Check(ARCH_VARIABLE, "missing", str(error), f"correct or unset {ARCH_VARIABLE}"))
+    return checks
+
+
+def _check_models() -> list[Check]:
+    checks: list[Check] = []
+    try:
+        settings()
+    except SettingsError:
+        return [Check("model", "missing", "not looked for: a setting is wrong", "see above")]
     n_models = 0
     for path in all_model_files():
         label = f"{path.parent.name}/{path.stem}"
         try:
+            if is_family_file(path):
+                read_family(path)
+                checks.append(Check("kernel model", "ok", f"{label} in {path.parent.parent}"))
+                continue
             read_model(path)
             checks.append(Check("model", "ok", f"{label} in {path.parent.parent}"))
             n_models += 1

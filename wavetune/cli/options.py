@@ -12,16 +12,47 @@ ArchOption = Annotated[
     typer.Option(
         "--arch",
         metavar="GPU",
-        help="GPU: a name such as nvidia-h200 or h200, or the driver's device name. Default: $WAVETUNE_ARCH.",
+        help="GPU: a name such as nvidia-h200 or h200, or the driver's device name. Default: $WAVETUNE_ARCH; for a "
+        "choice also the GPU of this machine.",
         show_default=False,
     ),
 ]
 KernelOption = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Kernel family.")]
-DtypeOption = Annotated[str, typer.Option("--dtype", metavar="NAME", help="Element type: bf16, fp16, fp32, fp8, int8.")]
+DtypeOption = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        metavar="NAME",
+        help="Element type: bf16, fp16, fp32, fp8 (e4m3; scales for the tensor or each row), fp8_fast (summed by the "
+        "matrix unit alone), fp8_block128 (scales in 128 x 128 blocks), int8.",
+    ),
+]
 LayoutOption = Annotated[
     str,
     typer.Option("--layout", metavar="NAME", help="Storage of B: nk (a linear layer's weight) or kn (row-major)."),
 ]
+NumSmsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--num-sms", metavar="N", help="SMs that a launch may use, on a slice or under a limit. Default: all.",
+        show_default=False,
+    ),
+]  # fmt: skip
+NumericsOption = Annotated[
+    str,
+    typer.Option(
+        "--numerics", metavar="CLASS",
+        help="What results must not depend on: any, deterministic (the run), batch_invariant (the run and m).",
+    ),
+]  # fmt: skip
+OnMissOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on-miss", metavar="POLICY",
+        help="Beyond the measured range: model, default or error. Default: $WAVETUNE_ON_MISS, else model.",
+        show_default=False,
+    ),
+]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 SkipBadRowsOption = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Leave impossible rows out, counted and reported, instead of stopping.")

@@ -14,10 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from wavetune.core.arch import ArchSpec
 from wavetune.errors import RunnerError
+from wavetune.runtime import nvml
+from wavetune.runtime.settings import settings
 
 # nvml.h, nvmlClocksEventReasons (NVML 12 and 13); idle and application-clock settings are not throttling.
 _THROTTLE_REASONS = {
@@ -59,40 +60,6 @@ def _version(package: str) -> str:
         return "missing"
 
 
-@contextmanager
-def _nvml() -> Iterator[Any]:
-    try:
-        import pynvml
-    except ImportError:
-        raise RunnerError("reading the GPU needs nvidia-ml-py: pip install nvidia-ml-py") from None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise RunnerError(
-            f"no NVIDIA driver answers ({error}); measure on a GPU machine, or use a replay of recorded measurements"
-        ) from None
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _handle(pynvml: Any, gpu: int) -> Any:
-    count = pynvml.nvmlDeviceGetCount()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    name: str | int = gpu
-    if visible:
-        names = [part.strip() for part in visible.split(",") if part.strip()]
-        if gpu >= len(names):
-            raise RunnerError(f"GPU {gpu} is not among CUDA_VISIBLE_DEVICES={visible}")
-        name = int(names[gpu]) if names[gpu].isdigit() else names[gpu]
-    if isinstance(name, str):
-        return pynvml.nvmlDeviceGetHandleByUUID(name)
-    if not 0 <= name < count:
-        raise RunnerError(f"there is no GPU {name}; the driver reports {count}")
-    return pynvml.nvmlDeviceGetHandleByIndex(name)
-
-
 def device_name(gpu: int = 0) -> str:
     """Return the name that the driver reports.
 
@@ -101,8 +68,8 @@ def device_name(gpu: int = 0) -> str:
     RunnerError
         If nvidia-ml-py, the driver or the GPU is missing; says which.
     """
-    with _nvml() as pynvml:
-        return str(pynvml.nvmlDeviceGetName(_handle(pynvml, gpu)))
+    with nvml.open_nvml() as pynvml:
+        return str(pynvml.nvmlDeviceGetName(nvml.visible_handle(pynvml, gpu)))
 
 
 def fingerprint(arch: ArchSpec, gpu: int, *, source_hash: str, space_hash: str) -> dict[str, str]:
@@ -122,8 +89,8 @@ def fingerprint(arch: ArchSpec, gpu: int, *, source_hash: str, space_hash: str) 
     RunnerError
         If nvidia-ml-py, the driver or the GPU is missing; says which.
     """
-    with _nvml() as pynvml:
-        handle = _handle(pynvml, gpu)
+    with nvml.open_nvml() as pynvml:
+        handle = nvml.visible_handle(pynvml, gpu)
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         return {
             "arch": arch.name,
@@ -145,8 +112,9 @@ def gpu_state(gpu: int = 0) -> GpuState:
     RunnerError
         If nvidia-ml-py, the driver or the GPU is missing; says which.
     """
-    with _nvml() as pynvml:
-        handle = _handle(pynvml, gpu)
+    with nvml.open_nvml() as pynvml:
+        # Clocks, power and temperature belong to the whole GPU.
+        handle = nvml.physical_handle(pynvml, nvml.visible_handle(pynvml, gpu))
         reasons = 0
         with suppress(pynvml.NVMLError, AttributeError):
             reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
@@ -160,14 +128,6 @@ def gpu_state(gpu: int = 0) -> GpuState:
             power_w=power_mw / 1000.0,
             throttle_reasons=tuple(name for bit, name in _THROTTLE_REASONS.items() if reasons & bit),
         )
-
-
-def _lock_folder() -> Path:
-    return (
-        Path(os.environ.get("WAVETUNE_LOCK_DIR", ""))
-        if os.environ.get("WAVETUNE_LOCK_DIR")
-        else Path(tempfile.gettempdir())
-    )
 
 
 @contextmanager
@@ -186,7 +146,7 @@ def timing_lock(gpu: int = 0, identity: str | None = None) -> Iterator[None]:
     RunnerError
         If another process holds it; names the process.
     """
-    path = _lock_folder() / f"wavetune-timing-{identity or f'gpu{gpu}'}.lock"
+    path = (settings().lock_dir or Path(tempfile.gettempdir())) / f"wavetune-timing-{identity or f'gpu{gpu}'}.lock"
     try:
         # World-writable, so that users who share a GPU share its lock.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)

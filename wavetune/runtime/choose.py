@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
-import os
+import threading
 
 from wavetune.core.config import KernelConfig
-from wavetune.core.problem import CONTIGUOUS, GemmProblem, Problem
-from wavetune.errors import ModelFileError, NoModelError
-from wavetune.mapping.legality import TMA_ALIGNMENT
-from wavetune.runtime.chooser import Choice, GemmChooser, RankedConfig
-from wavetune.runtime.codec import read_model
-from wavetune.runtime.device import ARCH_VARIABLE, resolve_arch
-from wavetune.runtime.locate import all_model_files, find_model_file, model_file_name, model_folders
+from wavetune.core.problem import CONTIGUOUS, MAX_DIMENSION, GemmProblem, Problem
+from wavetune.errors import NoModelError, SettingsError
+from wavetune.runtime.choice import Choice, RankedConfig
+from wavetune.runtime.device import Device, forget_devices, resolve_device
+from wavetune.runtime.families import choose_of_family, rank_of_family
+from wavetune.runtime.hot_path import HotPath
+from wavetune.runtime.learning import Learner
+from wavetune.runtime.misses import ResolverKey, before_reading, forget_misses
+from wavetune.runtime.numerics import check_numerics
+from wavetune.runtime.resolver import Resolver
+from wavetune.runtime.settings import ON_MISS, reread, settings, when_changed
+from wavetune.runtime.sources import forget_warnings
+from wavetune.runtime.tables import Tables, forget_stores
+
+_Key = tuple[int, int, int, str, str, int, str | None]
 
 MEMO_LIMIT = 1 << 16
 """Answers remembered; the memo starts afresh when it is full, so memory stays bounded."""
 
-_memo: dict[tuple[object, ...], KernelConfig] = {}
-_choosers: dict[tuple[str, str, str, str], GemmChooser] = {}
-# Choosers by the very arguments of a checked call, for the next shape with the same ones.
-_by_arguments: dict[tuple[object, ...], GemmChooser] = {}
+# Answers to calls without rare options, and to all others.
+_memo: dict[_Key, KernelConfig] = {}
+_memo_of_rare: dict[tuple[object, ...], KernelConfig] = {}
+# By the very arguments of a checked call, for the next shape with the same ones.
+_hot_paths: dict[tuple[object, ...], HotPath] = {}
+_resolvers: dict[ResolverKey, Resolver] = {}
+_tables: dict[tuple[object, ...], Tables] = {}
+_loading = threading.RLock()
+_learner = Learner()
+# Counts how often answers were forgotten.
+_generation = 0
 
 
 def choose_config(
     m: int,
     n: int,
     k: int,
-    *,
+    # Meant as keywords. There is no bare * because Python looks every default of a keyword-only argument up in a
+    # dictionary: a fifth of the time of a repeated call.
     kernel: str = "gemm",
     dtype: str = "bf16",
     layout: str = "nk",
     alignment: int = CONTIGUOUS,
     arch: str | None = None,
+    num_sms: int | None = None,
+    numerics: str = "any",
+    on_miss: str | None = None,
 ) -> KernelConfig:
     """Choose the launch configuration for C[m, n] = A[m, k] B[k, n].
 
@@ -49,7 +68,13 @@ def choose_config(
         Bytes that all base pointers and leading strides are divisible by; 0 for contiguous operands with base
         pointers aligned to 16.
     arch : str, optional
-        GPU name; ``WAVETUNE_ARCH`` if not given.
+        GPU name; the setting ``arch`` or the current GPU if not given, see `wavetune.runtime.device.resolve_device`.
+    num_sms : int, optional
+        SMs that the launch may use; those of the GPU, or of the MIG slice that is found, if not given.
+    numerics : {"any", "deterministic", "batch_invariant"}, default="any"
+        What results must not depend on, see `wavetune.runtime.numerics`.
+    on_miss : {"model", "measure", "default", "error"}, optional
+        What to do beyond the measured range; the setting ``on_miss`` if not given.
 
     Returns
     -------
@@ -62,32 +87,49 @@ def choose_config(
     ProblemTypeError, ProblemError
         If a size is not an integer in range, or an option is unknown.
     ArchError
-        If no architecture is named, or it is unknown.
+        If no architecture is named and none found, or it is unknown.
     NoModelError
-        If no model file covers the key.
-    ModelFileError
-        If the model file is damaged.
+        If nothing covers the key; lists the files that were refused.
+    MissError
+        If the problem is beyond the tables, and ``on_miss`` is ``error``.
+    NoMeasurerError
+        If it is, ``on_miss`` is ``measure``, and nothing that can measure is registered.
+    SettingsError
+        If a setting or ``on_miss`` has an impossible value.
     """
     # 1, True and 1.0 are equal as dictionary keys; only ints are answered from dictionaries.
-    if type(m) is int and type(n) is int and type(k) is int:
+    if (
+        m.__class__ is int
+        and n.__class__ is int
+        and k.__class__ is int
+        and num_sms is None
+        and on_miss is None
+        and numerics == "any"
+        and kernel == "gemm"
+    ):
+        key = (m, n, k, dtype, layout, alignment, arch)
         try:
-            config = _memo.get((m, n, k, kernel, dtype, layout, alignment, arch))
+            config = _memo.get(key)
             if config is not None:
                 return config
-            chooser = _by_arguments.get((kernel, dtype, layout, alignment, arch))
+            generation = _generation
+            path = _hot_paths.get((dtype, layout, alignment, arch))
         except TypeError:  # An unhashable argument: the checks below name it.
-            chooser = None
+            path = None
         if (
-            chooser is not None
-            and 0 < m < 2**31
-            and 0 < n < 2**31
-            and 0 < k < 2**31
-            and not (alignment == CONTIGUOUS and (n | k) & chooser.row_mask)
+            path is not None
+            and 0 < m <= path.safe_side >= n > 0
+            and 0 < k <= MAX_DIMENSION
+            and not (alignment == CONTIGUOUS and (n | k) & path.row_mask)
         ):
-            config = chooser.choose_sizes(m, n, k)
-            _remember((m, n, k, kernel, dtype, layout, alignment, arch), config)
+            config = path.choose(m, n, k)
+            if len(_memo) >= MEMO_LIMIT:
+                _empty_memo()
+            _memo[key] = config
+            if generation != _generation:
+                _memo.pop(key, None)
             return config
-    return _choose_checked(m, n, k, kernel, dtype, layout, alignment, arch)
+    return _choose_checked(m, n, k, kernel, dtype, layout, alignment, arch, num_sms, numerics, on_miss)
 
 
 def explain_choice(
@@ -100,56 +142,131 @@ def explain_choice(
     layout: str = "nk",
     alignment: int = CONTIGUOUS,
     arch: str | None = None,
+    num_sms: int | None = None,
+    numerics: str = "any",
+    on_miss: str | None = None,
 ) -> Choice:
     """Return what `choose_config` returns, with its source, prediction, waves and runner-up.
 
     Takes the parameters and raises the errors of `choose_config`.
     """
     problem = _gemm_problem(m, n, k, kernel, dtype, layout, alignment)
-    return _chooser(kernel, problem.dtype, layout, arch).explain(problem)
+    return find_resolver(problem, arch, num_sms, numerics).explain(problem, policy(on_miss))
 
 
-def choose(problem: Problem, *, arch: str | None = None) -> KernelConfig:
-    """Choose the launch configuration for any problem; see `choose_config` for errors."""
-    gemm = _as_gemm(problem)
-    return _chooser(gemm.kernel, gemm.dtype, gemm.layout, arch).choose(gemm)
+def choose(
+    problem: Problem,
+    *,
+    arch: str | None = None,
+    num_sms: int | None = None,
+    numerics: str = "any",
+    on_miss: str | None = None,
+) -> KernelConfig:
+    """Choose the launch configuration for any problem; see `choose_config` for parameters and errors."""
+    if not isinstance(problem, GemmProblem):
+        return choose_of_family(problem, arch, num_sms, numerics, policy(on_miss))
+    return choose_config(
+        *problem.dims, dtype=problem.dtype, layout=problem.layout, alignment=problem.alignment, arch=arch,
+        num_sms=num_sms, numerics=numerics, on_miss=on_miss,
+    )  # fmt: skip
 
 
-def rank_configs(problem: Problem, *, arch: str | None = None) -> list[RankedConfig]:
-    """Order every legal configuration of the model by predicted latency, best first."""
-    gemm = _as_gemm(problem)
-    return _chooser(gemm.kernel, gemm.dtype, gemm.layout, arch).rank(gemm)
+def rank_configs(
+    problem: Problem, *, arch: str | None = None, num_sms: int | None = None, numerics: str = "any"
+) -> list[RankedConfig]:
+    """Order every legal configuration of the model and the numerics class by predicted latency, best first."""
+    if not isinstance(problem, GemmProblem):
+        return rank_of_family(problem, arch, num_sms, numerics)
+    return find_resolver(problem, arch, num_sms, numerics).rank(problem)
 
 
 def clear_caches() -> None:
-    """Forget loaded models and remembered answers, so that changed files and variables are read again."""
-    _memo.clear()
-    _by_arguments.clear()
-    _choosers.clear()
+    """Forget loaded files, remembered answers, misses and devices; files and environment variables are read again.
+
+    What `wavetune.configure` said stays.
+    """
+    reread()
+    _forget_tables()
+    forget_misses()
+    forget_devices()
+    forget_warnings()
+    forget_stores()
+
+
+def find_resolver(problem: GemmProblem, arch: str | None, num_sms: int | None, numerics: str) -> Resolver:
+    """Return the resolver for a problem's tables; see `choose_config` for parameters and errors."""
+    return _resolver(problem, resolve_device(arch, num_sms), check_numerics(numerics))
+
+
+def policy(on_miss: str | None) -> str:
+    """Return the miss policy of a call.
+
+    Raises
+    ------
+    SettingsError
+        If it is unknown.
+    """
+    if on_miss is None:
+        return settings().on_miss
+    if on_miss not in ON_MISS:
+        raise SettingsError(f"on_miss must be one of {', '.join(ON_MISS)}, got {on_miss!r}")
+    return on_miss
 
 
 def _choose_checked(
-    m: int, n: int, k: int, kernel: str, dtype: str, layout: str, alignment: int, arch: str | None
+    m: int,
+    n: int,
+    k: int,
+    kernel: str,
+    dtype: str,
+    layout: str,
+    alignment: int,
+    arch: str | None,
+    num_sms: int | None,
+    numerics: str,
+    on_miss: str | None,
 ) -> KernelConfig:
     """Answer any call: the first with these arguments, an unusual one, or a wrong one."""
-    if arch is None:
-        # The environment may change between calls, so answers are remembered under the name that it gives.
-        named = os.environ.get(ARCH_VARIABLE)
-        if named:
-            return choose_config(m, n, k, kernel=kernel, dtype=dtype, layout=layout, alignment=alignment, arch=named)
+    generation = _generation
+    device: Device | None = None
+    rare: tuple[object, ...] | None = None
+    if type(m) is int and type(n) is int and type(k) is int:
+        device = resolve_device(arch, num_sms)
+        rare = (m, n, k, kernel, dtype, layout, alignment, numerics, on_miss, device.arch.name, device.num_sms)
+        try:
+            config = _memo_of_rare.get(rare)
+        except TypeError:  # An unhashable argument: the checks below name it.
+            config = rare = None
+        if config is not None:
+            return config
     problem = _gemm_problem(m, n, k, kernel, dtype, layout, alignment)
-    chooser = _chooser(kernel, problem.dtype, layout, arch)
-    config = chooser.choose(problem)
-    if problem.alignment == TMA_ALIGNMENT:
-        _by_arguments[kernel, dtype, layout, alignment, arch] = chooser
-    _remember((*problem.dims, kernel, dtype, layout, alignment, arch), config)
-    return config
+    resolver = _resolver(problem, device or resolve_device(arch, num_sms), check_numerics(numerics))
+    answer = resolver.answer(problem, policy(on_miss))
+    if rare is None or not answer.is_final or settings().record:
+        return answer.config
+    is_usual = kernel == "gemm" and num_sms is None and numerics == "any" and on_miss is None
+    if is_usual and (arch is not None or settings().arch is not None):
+        # The device is the same at every such call.
+        _remember((m, n, k, dtype, layout, alignment, arch), answer.config, resolver.hot_path, generation)
+        return answer.config
+    if len(_memo_of_rare) >= MEMO_LIMIT:
+        _memo_of_rare.clear()
+    _memo_of_rare[rare] = answer.config
+    if generation != _generation:
+        _memo_of_rare.pop(rare, None)
+    return answer.config
 
 
-def _remember(key: tuple[object, ...], config: KernelConfig) -> None:
+def _remember(key: _Key, config: KernelConfig, path: HotPath | None, generation: int) -> None:
     if len(_memo) >= MEMO_LIMIT:
-        _memo.clear()
+        _empty_memo()
     _memo[key] = config
+    m, n, k, _, _, alignment, _ = key
+    if path is not None and path.covers(m, n, k, alignment):
+        _hot_paths[key[3:]] = path
+    if generation != _generation:
+        _memo.pop(key, None)
+        _hot_paths.pop(key[3:], None)
 
 
 def _gemm_problem(m: int, n: int, k: int, kernel: str, dtype: str, layout: str, alignment: int) -> GemmProblem:
@@ -158,31 +275,54 @@ def _gemm_problem(m: int, n: int, k: int, kernel: str, dtype: str, layout: str, 
     return GemmProblem(m, n, k, dtype, layout, alignment)
 
 
-def _as_gemm(problem: Problem) -> GemmProblem:
-    if not isinstance(problem, GemmProblem):
-        raise NoModelError(f"no model answers for problems of type {type(problem).__name__}")
-    return problem
+def _resolver(problem: GemmProblem, device: Device, numerics: str) -> Resolver:
+    key = ResolverKey(problem.kernel, problem.dtype, problem.layout, device.arch.name, device.num_sms, numerics)
+    resolver = _resolvers.get(key)
+    if resolver is not None:
+        return resolver
+    with _loading:
+        current = settings()
+        place = (key.kernel, key.dtype, key.layout, key.arch, key.num_sms)
+        tables = _tables.get(place)
+        if tables is None:
+            tables = Tables(key.kernel, key.dtype, key.layout, device, current, _learner, _forget_answers)
+            if tables.is_empty:
+                raise NoModelError(tables.missing)
+            _tables[place] = tables
+        return _resolvers.setdefault(key, Resolver(key, device, tables, current))
 
 
-def _chooser(kernel: str, dtype: str, layout: str, arch: str | None) -> GemmChooser:
-    spec = resolve_arch(arch)
-    key = (kernel, dtype, layout, spec.name)
-    chooser = _choosers.get(key)
-    if chooser is None:
-        path = find_model_file(spec.name, kernel, dtype, layout)
-        if path is None:
-            found = ", ".join(f"{p.parent.name}/{p.name}" for p in all_model_files()) or "none"
-            folders = ", ".join(map(str, model_folders())) or "none"
-            raise NoModelError(
-                f"no model {spec.name}/{model_file_name(kernel, dtype, layout)}; found: {found}; "
-                f"searched: {folders}. Make one with `wavetune calibrate` or `wavetune fit`, "
-                "or add its folder to WAVETUNE_MODELS"
-            )
-        model = read_model(path)
-        if (model.kernel, model.dtype, model.layout, model.arch) != key:
-            raise ModelFileError(
-                f"{path}: holds a model of {model.kernel} {model.dtype} {model.layout} on {model.arch}, but its place "
-                f"says {kernel} {dtype} {layout} on {spec.name}; move it"
-            )
-        chooser = _choosers[key] = GemmChooser(model, spec)
-    return chooser
+def _list_answered() -> None:
+    """List the misses among the answers in memory: what was new to a hot path is listed here, not in its call."""
+    for m, n, k, dtype, layout, alignment, arch in list(_memo):
+        path = _hot_paths.get((dtype, layout, alignment, arch))
+        if path is not None and path.covers(m, n, k, alignment):
+            path.list_answered(m, n, k)
+
+
+def _empty_memo() -> None:
+    _list_answered()
+    _memo.clear()
+
+
+def _forget_answers() -> None:
+    global _generation
+    # A call that began before takes its answer out again when it sees another generation; see `choose_config`.
+    _generation += 1
+    _empty_memo()
+    _memo_of_rare.clear()
+
+
+def _forget_tables() -> None:
+    global _learner
+    _list_answered()
+    with _loading:
+        _resolvers.clear()
+        _tables.clear()
+        _hot_paths.clear()
+        _learner = Learner()
+        _forget_answers()
+
+
+when_changed(_forget_tables)
+before_reading(_list_answered)

@@ -2,80 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+import math
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
-from wavetune.core.problem import GemmProblem
+from wavetune.core.problem import MAX_DIMENSION, GemmProblem
 from wavetune.errors import NoModelError
 from wavetune.mapping.gemm import map_gemm
-from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason
+from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason, grid_limit_reason
+from wavetune.mapping.numerics import ReductionOrder
+from wavetune.runtime.choice import Choice, RankedConfig, Source
+from wavetune.runtime.form_search import Cell, FormSearch
 from wavetune.runtime.gemm_forms import Entry, GemmForms
 from wavetune.runtime.model_file import ModelFile
+from wavetune.runtime.numerics import LayerForms, NumericsFilter
 from wavetune.waves.geometry import wave_geometry
 
+__all__ = ["Choice", "GemmChooser", "RankedConfig", "Source"]
 
-class Source(StrEnum):
-    """Where an answer comes from, most certain first."""
+MAX_READY = 4096
+"""Cells that are remembered for a numerics class, or because the file has nothing there; the file's own are as many as
+it has."""
 
-    EXACT = "exact"
-    NEAREST = "nearest"
-    MODEL = "model"
-    DEFAULT = "default"
-    EMPTY = "empty"
+ReadyCell = tuple[tuple[KernelConfig, ...], tuple[Entry, ...]]
+"""Configurations, and their forms made ready; no forms if the first configuration is the answer."""
 
-
-@dataclass(frozen=True, slots=True)
-class RankedConfig:
-    """A configuration and its predicted latency in microseconds."""
-
-    config: KernelConfig
-    latency_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """An answer and the reasons for it.
-
-    Parameters
-    ----------
-    config : KernelConfig
-        What to launch. For ``source == "empty"`` it is the default, and there is nothing to launch.
-    source : Source
-        ``exact``: this problem was measured. ``nearest``: inside the measured range, the cell's candidates and
-        their forms decide. ``model``: beyond it, all forms decide. ``default``: no modelled configuration is
-        legal here. ``empty``: a size is zero.
-    latency_us : float
-        Predicted latency (measured, for ``exact``); 0 if empty, NaN where there is no form.
-    grid_size, loop_trips, waves, tail_ctas : int
-        The launch as the GPU sees it; 0 if empty.
-    runner_up : KernelConfig or None
-        The next best legal configuration by prediction.
-    margin : float
-        Predicted latency of the runner-up over that of the choice, minus 1. For ``exact`` it can be negative.
-    table : str
-        Path of the model file.
-    """
-
-    config: KernelConfig
-    source: Source
-    latency_us: float
-    grid_size: int
-    loop_trips: int
-    waves: int
-    tail_ctas: int
-    runner_up: KernelConfig | None
-    margin: float
-    table: str
-
-
-_Candidates = tuple[tuple[int, ...], tuple[Entry, ...]]
-"""Indices of forms, and the forms made ready."""
-
-_SPLIT_K = 3
-"""Position in an `Entry`."""
+NO_CELL: ReadyCell = ((), ())
 
 
 class GemmChooser:
@@ -88,84 +41,127 @@ class GemmChooser:
     arch : ArchSpec
         The GPU.
     num_sms : int, optional
-        SMs that launches may use; the model's own count if not given.
+        SMs that launches may use; the model's own count if not given. With another one, what was measured or is best
+        inside a cell says little: all forms decide, with waves of the width that is there.
     use_exact : bool, default=True
         Whether the exact table may answer; evaluation on held-out sweeps turns it off.
+    numerics : {"any", "deterministic", "batch_invariant"}, default="any"
+        Which configurations may answer, see `wavetune.runtime.numerics`.
     """
 
-    def __init__(self, model: ModelFile, arch: ArchSpec, num_sms: int | None = None, *, use_exact: bool = True) -> None:
+    def __init__(
+        self,
+        model: ModelFile,
+        arch: ArchSpec,
+        num_sms: int | None = None,
+        *,
+        use_exact: bool = True,
+        numerics: str = "any",
+    ) -> None:
         self.model = model
         self.arch = arch
         self.num_sms = num_sms or model.num_sms
+        self.is_scaled = self.num_sms != model.num_sms
         element = find_dtype(model.dtype)
         # Contiguous rows of n or k elements are aligned for TMA if none of these bits is set.
         self.row_mask = TMA_ALIGNMENT // min(element.input_bytes, element.output_bytes) - 1
-        self._forms = GemmForms(model, arch, self.num_sms)
-        self._configs = tuple(form.config for form in model.forms)
-        self._exact = {sizes: entry.config_index for sizes, entry in model.exact.items()} if use_exact else {}
-        self._ready: dict[tuple[int, int, int], _Candidates] = {}
-        # The default first: it is the best alone, so it excludes most others early.
-        # The default comes first: it is fast on most shapes, so that the forms after it are soon seen to be slower.
-        everything = sorted(range(model.n_modelled), key=lambda index: index != model.default_index)
-        self._everything: _Candidates = (
-            tuple(everything),
-            tuple(self._forms.all_entries[index] for index in everything),
-        )
+        self.configs = tuple(form.config for form in model.forms)
+        # Up to this m and n, no form of the model has a grid that is too large.
+        self.safe_side = _safe_side(self.configs)
+        self.forms = GemmForms(model, arch, self.num_sms)
+        self.search = FormSearch(self.forms)
+        has_exact = use_exact and not self.is_scaled
+        self._exact = {sizes: entry.config_index for sizes, entry in model.exact.items()} if has_exact else {}
+        self.ready: dict[Cell, ReadyCell] = {}
+        self._ready_members: dict[tuple[Cell, LayerForms], tuple[Entry, ...]] = {}
+        found = NumericsFilter(model, arch, numerics, lambda *dims: self._all_latencies(dims), self._fits_layer)
+        self._filter = None if found.excludes_nothing else found
 
-    def choose_sizes(self, m: int, n: int, k: int) -> KernelConfig:
-        """Return the configuration for positive, checked sizes at full alignment; the hot path of a new shape."""
-        index = self._exact.get((m, n, k))
-        if index is None:
-            cell = ((m - 1).bit_length(), (n - 1).bit_length(), (k - 1).bit_length())
-            candidates, entries = self._ready.get(cell) or self._make_ready(cell)
-            if len(candidates) == 1 and entries[0][_SPLIT_K] == 1.0:
-                index = candidates[0]
-            else:
-                position = self._forms.fastest(m, n, k, entries)[0]
-                if position < 0:
-                    return self.choose_legal(GemmProblem(m, n, k, self.model.dtype, self.model.layout, TMA_ALIGNMENT))[
-                        0
-                    ]
-                index = candidates[position]
-        return self._configs[index]
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the numerics class excludes configurations."""
+        return self._filter is not None
+
+    def ready_cell(self, key: Cell) -> ReadyCell:
+        """Return the candidates of a cell, the first time made ready; nothing where the file has no cell."""
+        ready = self.ready.get(key)
+        if ready is None:
+            cell = self.model.cells.get(key)
+            if cell is None:
+                if len(self.ready) < len(self.model.cells) + MAX_READY:
+                    self.ready[key] = NO_CELL
+                return NO_CELL
+            # Which forms can win was found for the whole GPU; their corrections hold on a part of it as well.
+            candidates = range(self.model.n_modelled) if self.is_scaled else cell.candidates
+            configs = tuple(self.configs[index] for index in candidates)
+            # A lone candidate that is always legal needs no evaluation.
+            is_decided = len(configs) == 1 and configs[0]["split_k"] == 1
+            ready = self.ready[key] = (configs, () if is_decided else self.forms.corrected(cell, candidates))
+        return ready
 
     def choose(self, problem: GemmProblem) -> KernelConfig:
         """Return the configuration for a problem; see `explain`."""
-        if problem.is_empty:
-            return self._configs[self.model.default_index]
-        if problem.alignment < TMA_ALIGNMENT:
-            return self.choose_legal(problem)[0]
-        return self.choose_sizes(*problem.dims)
+        return self._choose(problem)[0]
 
-    def choose_legal(self, problem: GemmProblem) -> tuple[KernelConfig, bool]:
-        """Return the best legal configuration and whether it was modelled; the default where nothing modelled is legal.
+    def choose_modelled(self, problem: GemmProblem, order: ReductionOrder | None = None) -> tuple[KernelConfig, Source]:
+        """Choose without the exact table; see `explain`.
+
+        Parameters
+        ----------
+        problem : GemmProblem
+            Must not be empty.
+        order : tuple, optional
+            For ``batch_invariant``: the order to sum in, where it is given from outside.
+        """
+        m, n, k = problem.dims
+        cell = ((m - 1).bit_length(), (n - 1).bit_length(), (k - 1).bit_length())
+        source = Source.MODEL if self.is_scaled or cell not in self.model.cells else Source.NEAREST
+        if max(m, n) <= self.safe_side:
+            layer, config = self.layer(problem, order), None
+            if layer is not None:
+                config = self._fastest_of(m, n, k, cell, layer)
+            elif problem.alignment >= TMA_ALIGNMENT:
+                config = self._fastest(m, n, k, cell)
+            if config is not None:
+                return config, source
+        ranked = self.rank(problem, order)
+        return (ranked[0].config, source) if ranked else (self.default_for(problem, order), Source.DEFAULT)
+
+    def default_for(self, problem: GemmProblem, order: ReductionOrder | None = None) -> KernelConfig:
+        """Return the file's default, or the best or first configuration that is legal where the default is not.
 
         Raises
         ------
         NoModelError
             If no configuration of the model is legal for the problem.
         """
-        ranked = self.rank(problem)
-        if ranked:
-            return ranked[0].config, True
-        for index in (self.model.default_index, *range(len(self._configs))):
-            if self._is_legal(problem, index):
-                return self._configs[index], False
-        reason = gemm_illegal_reason(problem, self._configs[self.model.default_index], self.arch)
+        layer, default = self.layer(problem, order), self.model.default_index
+        preferred = [default] if layer is None or layer.best < 0 else [default, layer.best]
+        for index in preferred + list(range(len(self.configs))):
+            if self._illegal_reason(problem, index) is None and self._may_answer(index, layer):
+                return self.configs[index]
+        reason = self._illegal_reason(problem, default) or "it is not of the numerics class"
         raise NoModelError(
             f"{self.model.path or 'the model'}: no configuration is legal for {problem}; of the default: {reason}. "
             "Calibrate with configurations that load without TMA and do not split k"
         )
 
-    def rank(self, problem: GemmProblem) -> list[RankedConfig]:
-        """Order every modelled, legal configuration by predicted latency, best first."""
-        latencies = self._all_latencies(problem)
-        order = sorted((latency, index) for index, latency in enumerate(latencies) if self._is_legal(problem, index))
-        return [RankedConfig(self._configs[index], latency) for latency, index in order]
+    def rank(self, problem: GemmProblem, order: ReductionOrder | None = None) -> list[RankedConfig]:
+        """Order every modelled, legal configuration of the numerics class by predicted latency, best first."""
+        latencies, layer = self._all_latencies(problem.dims), self.layer(problem, order)
+        indices = range(len(latencies)) if layer is None else layer.members
+        ranked = sorted((latencies[i], i) for i in indices if self._illegal_reason(problem, i) is None)
+        return [RankedConfig(self.configs[index], latency) for latency, index in ranked]
+
+    def layer(self, problem: GemmProblem, order: ReductionOrder | None = None) -> LayerForms | None:
+        """Return the forms that the numerics class lets answer for all m of a problem; None for every form."""
+        if self._filter is None:
+            return None
+        return self._filter.layer(problem.n, problem.k, problem.alignment >= TMA_ALIGNMENT, order)
 
     def predict(self, problem: GemmProblem) -> dict[KernelConfig, float]:
         """Return the predicted latency of every modelled configuration, microseconds, legal or not."""
-        return dict(zip(self._configs, self._all_latencies(problem), strict=False))
+        return dict(zip(self.configs, self._all_latencies(problem.dims), strict=False))
 
     def explain(self, problem: GemmProblem) -> Choice:
         """Return the choice for a problem, with its source and reasons.
@@ -175,57 +171,114 @@ class GemmChooser:
         NoModelError
             If no configuration of the model is legal for the problem.
         """
-        table = self.model.path
+        config, source = self._choose(problem)
+        latency_us = self.model.exact[problem.dims].latency_us if source is Source.EXACT else None
+        return self.describe(problem, config, source, latency_us)
+
+    def describe(
+        self,
+        problem: GemmProblem,
+        config: KernelConfig,
+        source: Source,
+        latency_us: float | None = None,
+        table: str | None = None,
+    ) -> Choice:
+        """Return everything about an answer, whoever gave it.
+
+        Parameters
+        ----------
+        problem : GemmProblem
+            The question.
+        config : KernelConfig
+            The answer.
+        source : Source
+            Where it comes from.
+        latency_us : float, optional
+            Measured; predicted if not given.
+        table : str, optional
+            File that answered, if not the model's.
+        """
+        path = self.model.path
+        table = path if table is None else table
         if problem.is_empty:
-            default = self._configs[self.model.default_index]
-            return Choice(default, Source.EMPTY, 0.0, 0, 0, 0, 0, None, 0.0, table)
-        config, ranked = self.choose(problem), self.rank(problem)
-        if problem.alignment >= TMA_ALIGNMENT and problem.dims in self._exact:
-            source = Source.EXACT
-        elif not ranked:
-            source = Source.DEFAULT
-        else:
-            source = Source.NEAREST if _cell_of(problem) in self.model.cells else Source.MODEL
-        index = self._configs.index(config)
-        form = self.model.forms[index]
-        latencies = self._all_latencies(problem)
-        latency_us = latencies[index] if index < len(latencies) else float("nan")
-        if source is Source.EXACT:
-            latency_us = self.model.exact[problem.dims].latency_us
-        others = [entry for entry in ranked if entry.config != config]
-        mapping = map_gemm(problem, form.config, self.arch)
-        waves = wave_geometry(mapping.grid_size, form.ctas_per_sm, self.num_sms)
+            return Choice(config, source, 0.0, 0, 0, 0, 0, None, 0.0, table, self.num_sms, self.is_scaled, path)
+        if latency_us is None:
+            latency_us = self.predict(problem).get(config, math.nan)
+        runner_up = next((entry for entry in self.rank(problem) if entry.config != config), None)
+        mapping = map_gemm(problem, config, self.arch)
+        resident = next((form.ctas_per_sm for form in self.model.forms if form.config == config), 0)
+        waves = wave_geometry(mapping.grid_size, resident, self.num_sms) if resident else None
         return Choice(
-            config=form.config,
+            config=config,
             source=source,
             latency_us=latency_us,
             grid_size=mapping.grid_size,
             loop_trips=mapping.loop_trips,
-            waves=waves.waves,
-            tail_ctas=waves.tail_ctas,
-            runner_up=others[0].config if others else None,
-            margin=others[0].latency_us / latency_us - 1.0 if others else float("inf"),
+            waves=waves.waves if waves is not None else 0,
+            tail_ctas=waves.tail_ctas if waves is not None else 0,
+            runner_up=runner_up.config if runner_up is not None else None,
+            margin=runner_up.latency_us / latency_us - 1.0 if runner_up is not None else math.inf,
             table=table,
+            num_sms=self.num_sms,
+            is_scaled=self.is_scaled,
+            model=path,
         )
 
-    def _make_ready(self, key: tuple[int, int, int]) -> _Candidates:
-        """Return a cell's candidates, everything where there is no cell."""
-        cell = self.model.cells.get(key)
-        if cell is None:
-            return self._everything
-        ready = self._ready[key] = (cell.candidates, self._forms.corrected(cell, cell.candidates))
-        return ready
+    def _choose(self, problem: GemmProblem) -> tuple[KernelConfig, Source]:
+        if problem.is_empty:
+            return self.configs[self.model.default_index], Source.EMPTY
+        if problem.alignment >= TMA_ALIGNMENT:
+            index = self._exact.get(problem.dims)
+            if index is not None and self._may_answer(index, self.layer(problem)):
+                return self.configs[index], Source.EXACT
+        return self.choose_modelled(problem)
 
-    def _all_latencies(self, problem: GemmProblem) -> list[float]:
-        cell = self.model.cells.get(_cell_of(problem))
-        entries = self._forms.all_entries
+    def _may_answer(self, index: int, layer: LayerForms | None) -> bool:
+        return self._filter is None or layer is None or self._filter.may_answer(index, layer)
+
+    def _fits_layer(self, index: int, n: int, k: int, aligned: bool) -> bool:
+        alignment = TMA_ALIGNMENT if aligned else 1
+        problem = GemmProblem(1, n, k, self.model.dtype, self.model.layout, alignment)
+        return self._illegal_reason(problem, index) is None
+
+    def _fastest(self, m: int, n: int, k: int, cell: Cell) -> KernelConfig | None:
+        configs, entries = self.ready_cell(cell)
+        if not configs:
+            position, configs = self.search.fastest(m, n, k, cell)[0], self.configs
+        else:
+            position = self.forms.fastest(m, n, k, entries)[0] if entries else 0
+        return configs[position] if position >= 0 else None
+
+    def _fastest_of(self, m: int, n: int, k: int, key: Cell, layer: LayerForms) -> KernelConfig | None:
+        entries = self._ready_members.get((key, layer))
+        if entries is None:
+            cell, forms, members = self.model.cells.get(key), self.forms, layer.members
+            entries = forms.corrected(cell, members) if cell else tuple(forms.all_entries[i] for i in members)
+            if len(self._ready_members) >= MAX_READY:
+                self._ready_members.clear()
+            self._ready_members[key, layer] = entries
+        position = self.forms.fastest(m, n, k, entries)[0]
+        return self.configs[layer.members[position]] if position >= 0 else None
+
+    def _all_latencies(self, dims: tuple[int, int, int]) -> list[float]:
+        cell = self.model.cells.get(tuple((size - 1).bit_length() for size in dims))
+        entries = self.forms.all_entries
         if cell is not None:
-            entries = self._forms.corrected(cell, range(len(entries)))
-        return self._forms.latencies(*problem.dims, entries)
+            entries = self.forms.corrected(cell, range(len(entries)))
+        return self.forms.latencies(*dims, entries)
 
-    def _is_legal(self, problem: GemmProblem, index: int) -> bool:
-        return gemm_illegal_reason(problem, self._configs[index], self.arch) is None
+    def _illegal_reason(self, problem: GemmProblem, index: int) -> str | None:
+        config = self.configs[index]
+        return gemm_illegal_reason(problem, config, self.arch) or grid_limit_reason(problem, config)
 
 
-def _cell_of(problem: GemmProblem) -> tuple[int, ...]:
-    return tuple((size - 1).bit_length() for size in problem.dims)
+def _safe_side(configs: tuple[KernelConfig, ...]) -> int:
+    """Return the largest power of two up to which m and n may grow with any of the configurations."""
+    side = 1
+    while side < MAX_DIMENSION // 2 and all(
+        (-(-2 * side // int(config["block_m"]))) * (-(-2 * side // int(config["block_n"]))) * int(config["split_k"])
+        <= MAX_DIMENSION
+        for config in configs
+    ):
+        side *= 2
+    return side

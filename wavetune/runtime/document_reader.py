@@ -124,8 +124,9 @@ class DocumentReader:
             self.fail("forms", "forms without coefficients must come last")
         if len({form.config for form in forms}) != len(forms):
             self.fail("forms", "the same configuration appears twice")
+        deep = GemmProblem(1, 1, MAX_DIMENSION, dtype.name, alignment=TMA_ALIGNMENT)
         for index, form in enumerate(forms):
-            reason = gemm_illegal_reason(GemmProblem(1, 1, MAX_DIMENSION, alignment=TMA_ALIGNMENT), form.config, arch)
+            reason = gemm_illegal_reason(deep, form.config, arch)
             if reason is not None:
                 self.fail(f"forms[{index}].config", f"never legal: {reason}")
         last = len(forms) - 1

@@ -15,10 +15,16 @@ from wavetune.mapping.gemm import reusable_l2_bytes
 from wavetune.runtime.model_file import Cell, ModelFile
 from wavetune.waves.terms import BYTES_PER_MB, FLOPS_PER_GFLOP, sustained_onset_gflop
 
-Entry = tuple[float, ...]
+GFLOP_PER_PRODUCT = 2.0 / FLOPS_PER_GFLOP
+"""A multiply-add counts as two."""
+
+Form = tuple[float, ...]
 """One form made ready: block_m, block_n, block_k, split_k, group_m, wave width; then its coefficients in the order of
-`wavetune.waves.terms.TERMS`, times the correction factor, those of ``work`` and ``work_trip`` for one CTA instead of
-one CTA an SM. All of them floats: Python divides and multiplies those fastest, and they hold every size exactly."""
+`wavetune.waves.terms.TERMS`, those of ``work`` and ``work_trip`` for one CTA instead of one CTA an SM."""
+
+Entry = tuple[float, Form]
+"""A correction factor and the form that it belongs to. Cells share the forms: a few dozen of them stay in the CPU's
+cache, where numbers of its own for every cell would not (1.5 times the time of a new shape)."""
 
 
 class GemmForms:
@@ -32,42 +38,52 @@ class GemmForms:
         The GPU that answers are for.
     num_sms : int
         SMs that the launch may use; wave widths scale with it.
+
+    Attributes
+    ----------
+    input_mb, output_mb : float
+        Megabytes of an element.
+    num_sms : int
+        As given.
+    reusable_mb : float
+        What of B can stay in the cache.
+    onset_gflop : float
+        Work from which on the clock falls.
+    all_entries : tuple of Entry
+        The forms without a correction, in the order of the file.
     """
 
     def __init__(self, model: ModelFile, arch: ArchSpec, num_sms: int) -> None:
         dtype = find_dtype(model.dtype)
-        self._input_mb = dtype.input_bytes / BYTES_PER_MB
-        self._output_mb = dtype.output_bytes / BYTES_PER_MB
-        self._num_sms = float(num_sms)
-        self._reusable_mb = reusable_l2_bytes(arch.l2_bytes) / BYTES_PER_MB
-        self._onset_gflop = sustained_onset_gflop(arch)
+        self.input_mb = dtype.input_bytes / BYTES_PER_MB
+        self.output_mb = dtype.output_bytes / BYTES_PER_MB
+        self.num_sms = num_sms
+        self.reusable_mb = reusable_l2_bytes(arch.l2_bytes) / BYTES_PER_MB
+        self.onset_gflop = sustained_onset_gflop(arch)
         entries: list[Entry] = []
         for form in model.forms[: model.n_modelled]:
             assert form.coefficients is not None
             block_m, block_n, block_k, split_k, group_m = (
-                float(form.config[name]) for name in ("block_m", "block_n", "block_k", "split_k", "group_m")
+                int(form.config[name]) for name in ("block_m", "block_n", "block_k", "split_k", "group_m")
             )
             launch, wave, wave_trip, depth_trip, work, work_trip, *rest = form.coefficients
             compulsory, reread, workspace, sustained = rest
             if form.ctas_per_sm == 1:
                 # Waves and depth are the same number; the loop skips a depth that counts for nothing.
                 wave_trip, depth_trip = wave_trip + depth_trip, 0.0
-            entries.append(
-                (
-                    block_m, block_n, block_k, split_k, group_m, float(form.ctas_per_sm * num_sms),
-                    launch, wave, wave_trip, depth_trip, work / num_sms, work_trip / num_sms,
-                    compulsory, reread, workspace, sustained,
-                )
+            ready = (
+                block_m, block_n, block_k, split_k, group_m, form.ctas_per_sm * num_sms,
+                launch, wave, wave_trip, depth_trip, work / num_sms, work_trip / num_sms,
+                compulsory, reread, workspace, sustained,
             )  # fmt: skip
+            entries.append((1.0, ready))
         self.all_entries: tuple[Entry, ...] = tuple(entries)
 
     def corrected(self, cell: Cell, indices: Iterable[int]) -> tuple[Entry, ...]:
         """Make forms ready for one cell: with its correction factors, in the order of ``indices``."""
-        ready = []
-        for index in indices:
-            entry, factor = self.all_entries[index], math.exp(cell.correction_permille[index] / 1000)
-            ready.append((*entry[:6], *(coefficient * factor for coefficient in entry[6:])))
-        return tuple(ready)
+        return tuple(
+            (math.exp(cell.correction_permille[index] / 1000), self.all_entries[index][1]) for index in indices
+        )
 
     def latencies(self, m: int, n: int, k: int, entries: Iterable[Entry]) -> list[float]:
         """Predict microseconds for each entry: one positive latency each, legal or not; parameters as `fastest`."""
@@ -94,39 +110,41 @@ class GemmForms:
         latency_us : float
             Its latency, microseconds.
         """
-        # Floor division of a negative is minus the ceiling; in products of two of them the signs cancel.
-        minus_m, minus_n, minus_k, num_sms = -float(m), -float(n), -float(k), self._num_sms
-        weight_mb = minus_n * minus_k * self._input_mb
-        compulsory_mb = weight_mb + minus_m * minus_k * self._input_mb + minus_m * minus_n * self._output_mb
-        excess_mb = weight_mb - self._reusable_mb
-        sustained_gflop = max(-2.0 * minus_m * minus_n * minus_k / FLOPS_PER_GFLOP - self._onset_gflop, 0.0)
+        # Floor division of a negative is minus the ceiling; in products of two of them the signs cancel. Sizes stay
+        # ints: Python divides those fastest. Trips are a float, since they are multiplied with floats alone.
+        minus_m, minus_n, minus_k, num_sms = -m, -n, -k, self.num_sms
+        weight = n * k
+        excess_mb = weight * self.input_mb - self.reusable_mb
+        compulsory_mb = (weight + m * k) * self.input_mb + m * n * self.output_mb
+        sustained_gflop = m * weight * GFLOP_PER_PRODUCT - self.onset_gflop
+        if sustained_gflop < 0.0:
+            sustained_gflop = 0.0
         fastest, fastest_us, index = -1, math.inf, -1
-        for (
+        for factor, (
             block_m, block_n, block_k, split_k, group_m, width,
             launch, wave, wave_trip, depth_trip, work, work_trip, compulsory, reread, workspace, sustained,
         ) in entries:  # fmt: skip
             index += 1
             tiles_m = -(minus_m // block_m)
             minus_grid = tiles_m * (minus_n // block_n)
-            trips = -(minus_k // block_k)
+            trips = minus_k // block_k * -1.0
             latency = launch + compulsory * compulsory_mb + sustained * sustained_gflop
-            if split_k != 1.0:
+            if split_k != 1:
                 if split_k > trips and only_legal:
                     continue
                 minus_grid *= split_k
                 trips = -(-trips // split_k)
                 latency += workspace * (8 * m * n * split_k / BYTES_PER_MB)
             latency -= minus_grid * (work + work_trip * trips)
-            # Every term only adds: a form that is too slow already needs no more of them.
-            if latency >= fastest_us:
-                continue
             latency -= minus_grid // width * (wave + wave_trip * trips)
-            if latency >= fastest_us:
+            # Every term only adds: a form that is too slow already needs no more of them.
+            if latency * factor >= fastest_us:
                 continue
             if depth_trip:
                 latency -= minus_grid // num_sms * (depth_trip * trips)
             if excess_mb > 0.0 and tiles_m > group_m:
-                latency += reread * excess_mb * (-(-tiles_m // group_m) - 1.0)
+                latency += reread * excess_mb * (-(-tiles_m // group_m) - 1)
+            latency *= factor
             if latency < fastest_us:
                 fastest, fastest_us = index, latency
         return fastest, fastest_us

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from wavetune.runtime.settings import settings
 
 MODELS_VARIABLE = "WAVETUNE_MODELS"
 """Environment variable: folders, separated as in PATH, that are searched before the shipped models."""
@@ -14,7 +15,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 def model_folders() -> list[Path]:
     """Return the folders that are searched, in order; each holds ``<arch>/<kernel>-<dtype>.json``."""
-    folders = [Path(entry) for entry in os.environ.get(MODELS_VARIABLE, "").split(os.pathsep) if entry]
+    folders = list(settings().models)
     # An installed wheel carries the models inside the package; a checkout has them beside it.
     folders += [_PACKAGE / "_data" / "models", _PACKAGE.parent / "models"]
     return [folder for folder in folders if folder.is_dir()]

@@ -1,0 +1,134 @@
+"""Answer keys of any kernel from its model: exact, then forms over the kernel's own mapping. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+
+from wavetune.core.config import KernelConfig
+from wavetune.mapping.kernel_mapping import LaunchShape
+from wavetune.runtime.choice import RankedConfig, Source
+from wavetune.runtime.family_correction import CorrectionCells
+from wavetune.runtime.family_file import FamilyFile, FamilyForm
+from wavetune.waves.family_terms import family_terms
+from wavetune.waves.geometry import wave_geometry
+from wavetune.waves.terms import BYTES_PER_MB
+
+RANGE_OCTAVES = 2.0
+"""Forms answer with source ``nearest`` up to this many octaves beyond the measured sizes, as the cells of a GEMM do."""
+
+Shaper = Callable[[tuple[int, ...], KernelConfig], LaunchShape]
+"""Maps the sizes of a problem and a configuration to the launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyChoice:
+    """An answer and where it comes from.
+
+    Parameters
+    ----------
+    config : KernelConfig
+        What to launch.
+    source : Source
+        ``exact``: this key was measured. ``nearest``: the forms decide, within `RANGE_OCTAVES` of what was measured.
+        ``model``: beyond it. ``empty``: nothing to launch.
+    latency_us : float
+        Measured for ``exact``, predicted otherwise; 0 if empty.
+    """
+
+    config: KernelConfig
+    source: Source
+    latency_us: float
+
+
+def form_latency_us(form: FamilyForm, shape: LaunchShape, num_sms: int) -> float:
+    """Predict one form on one launch, microseconds; 0 for an empty one."""
+    if shape.grid_size == 0:
+        return 0.0
+    waves = wave_geometry(shape.grid_size, form.ctas_per_sm, num_sms)
+    terms = family_terms(
+        grid_size=float(shape.grid_size),
+        loop_trips=float(shape.loop_trips),
+        total_trips=float(shape.total_trips),
+        waves=float(waves.waves),
+        depth=float(waves.depth),
+        num_sms=num_sms,
+        moved_mb=shape.moved_bytes / BYTES_PER_MB,
+    )
+    return float(sum(coefficient * term for coefficient, term in zip(form.coefficients, terms, strict=True)))
+
+
+class FamilyChooser:
+    """Chooses among the configurations of one model.
+
+    Parameters
+    ----------
+    model : FamilyFile
+        A checked model.
+    shape : callable
+        The kernel's mapping, the one that the forms were fitted with.
+    num_sms : int, optional
+        SMs that launches may use; the model's own count if not given.
+    usable : container of KernelConfig, optional
+        Configurations that the kernel still has; all if not given.
+    use_exact : bool, default=True
+        Whether measured keys are looked up; evaluation turns it off.
+    """
+
+    def __init__(
+        self,
+        model: FamilyFile,
+        shape: Shaper,
+        num_sms: int | None = None,
+        *,
+        usable: Container[KernelConfig] | None = None,
+        use_exact: bool = True,
+    ) -> None:
+        self.model = model
+        self.num_sms = num_sms or model.num_sms
+        self._shape = shape
+        self._places = [i for i, form in enumerate(model.forms) if usable is None or form.config in usable]
+        self._forms = [model.forms[place] for place in self._places]
+        self._correction = None if model.correction is None else CorrectionCells(model.correction)
+        # What was measured on the whole GPU says little about a part of it.
+        self._exact = model.exact if use_exact and self.num_sms == model.num_sms else {}
+
+    def choose(self, dims: tuple[int, ...]) -> FamilyChoice | None:
+        """Return the configuration for a key; equal predictions go to the form that is first in the file.
+
+        Returns
+        -------
+        FamilyChoice or None
+            None if no form is usable.
+
+        Raises
+        ------
+        MappingError
+            If the mapping fails on the key.
+        """
+        known = self._exact.get(dims)
+        if known is not None and self.model.forms[known[0]] in self._forms:
+            return FamilyChoice(self.model.forms[known[0]].config, Source.EXACT, known[1])
+        ranked = self.rank(dims)
+        if not ranked:
+            return None
+        best = ranked[0]
+        if best.latency_us == 0.0:
+            return FamilyChoice(best.config, Source.EMPTY, 0.0)
+        return FamilyChoice(best.config, Source.NEAREST if self.is_near(dims) else Source.MODEL, best.latency_us)
+
+    def rank(self, dims: tuple[int, ...]) -> list[RankedConfig]:
+        """Order every usable configuration by predicted latency, best first; raises as `choose`."""
+        latencies = [form_latency_us(form, self._shape(dims, form.config), self.num_sms) for form in self._forms]
+        if self._correction is not None:
+            factors = self._correction.factors(dims)
+            latencies = [us * factors[place] for us, place in zip(latencies, self._places, strict=True)]
+        order = sorted(range(len(latencies)), key=lambda index: (latencies[index], index))
+        return [RankedConfig(self._forms[index].config, latencies[index]) for index in order]
+
+    def is_near(self, dims: tuple[int, ...]) -> bool:
+        """Whether every size is within `RANGE_OCTAVES` of those that were measured, on the GPU that was measured."""
+        reach = 2.0**RANGE_OCTAVES
+        bounds = (self.model.fit_range[name] for name in self.model.dims)
+        is_inside = all(low / reach <= size <= high * reach for size, (low, high) in zip(dims, bounds, strict=True))
+        return is_inside and self.num_sms == self.model.num_sms

@@ -1,0 +1,305 @@
+"""The model file of a kernel that brings its own mapping: what it says, and how it is read and written.
+
+Plain JSON as the model files of this package's own kernels, and beside them: one form a configuration, no cells. The
+mapping functions are not in the file, only their digest; whoever answers from it must have the same ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from wavetune.core.arch import find_arch
+from wavetune.core.config import KernelConfig
+from wavetune.core.problem import MAX_DIMENSION
+from wavetune.errors import ConfigError, ModelFileError, WavetuneError
+from wavetune.runtime.document_reader import DocumentReader
+from wavetune.runtime.family_correction import FamilyCorrection
+from wavetune.runtime.json_document import (
+    block,
+    dump,
+    encode_document,
+    lines,
+    parse_document,
+    read_bytes,
+    write_bytes,
+)
+from wavetune.waves.family_terms import FAMILY_TERM_UNITS, FAMILY_TERMS
+
+FAMILY_SCHEMA = "wavetune-kernel-model"
+FAMILY_SCHEMA_VERSION = 1
+
+_HEAD_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyForm:
+    """One launch configuration of a model.
+
+    Parameters
+    ----------
+    config : KernelConfig
+        Meta-parameters, warps and stages.
+    ctas_per_sm : int
+        Resident CTAs of one SM; times the SM count it is the wave width.
+    num_regs, smem_bytes : int
+        What the compiled kernel needs: registers a thread, shared memory a CTA.
+    coefficients : tuple of float
+        One non-negative number for each term of `wavetune.waves.family_terms.FAMILY_TERMS`.
+    """
+
+    config: KernelConfig
+    ctas_per_sm: int
+    num_regs: int
+    smem_bytes: int
+    coefficients: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyFile:
+    """A model of one kernel, for one combination of element types.
+
+    Parameters
+    ----------
+    kernel, dtype, layout : str
+        What the model answers for, as in `wavetune.mapping.kernel_mapping.KernelProblem`.
+    dims : tuple of str
+        Names of the integers of a key, in the order of the problem's sizes.
+    arch : str
+        GPU that was measured.
+    num_sms : int
+        Its SM count.
+    mapping_digest : str
+        Of the functions that the forms were fitted with, see `wavetune.mapping.source_digest`.
+    forms : tuple of FamilyForm
+        The configurations that can be answered.
+    default_index : int
+        The single best form over the measured keys.
+    exact : mapping of tuple of int to (int, float)
+        Measured keys: their sizes to the best form and its latency in microseconds.
+    fit_range : mapping of str to (int, int)
+        Smallest and largest measured value of each size.
+    provenance, accuracy : mapping
+        Versions, date, environment; how well the forms say what was measured.
+    correction : FamilyCorrection or None
+        Factors on the forms, see `wavetune.runtime.family_correction`; a file need not have them.
+    digest, path : str
+        ``sha256:`` of the file, and where it was read from.
+    """
+
+    kernel: str
+    dtype: str
+    layout: str
+    dims: tuple[str, ...]
+    arch: str
+    num_sms: int
+    mapping_digest: str
+    forms: tuple[FamilyForm, ...]
+    default_index: int
+    exact: Mapping[tuple[int, ...], tuple[int, float]]
+    fit_range: Mapping[str, tuple[int, int]]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    accuracy: Mapping[str, Any] = field(default_factory=dict)
+    correction: FamilyCorrection | None = None
+    digest: str = ""
+    path: str = ""
+
+
+def family_file_name(kernel: str, dtype: str, layout: str = "") -> str:
+    """Return the file name of a model: whatever a file system may dislike becomes a dash."""
+    parts = [re.sub(r"[^\w.+]+", "-", part).strip("-") for part in (kernel, dtype, layout)]
+    return "-".join(part for part in parts if part) + ".json"
+
+
+def is_family_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says that it is the model of a kernel with its own mapping; looks at its first line only."""
+    try:
+        with open(path, "rb") as file:
+            return f'"{FAMILY_SCHEMA}"'.encode() in file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+
+
+def read_family(path: str | os.PathLike[str]) -> FamilyFile:
+    """Read and check a model file.
+
+    Raises
+    ------
+    ModelFileError
+        If the file cannot be read, is no such model, or has a field that is missing or impossible; names file and
+        field.
+    """
+    return decode_family(read_bytes(path), os.fspath(path))
+
+
+def decode_family(data: bytes, name: str) -> FamilyFile:
+    """Decode the bytes of a model file; ``name`` is used in errors. See `read_family`."""
+    reader = _FamilyReader(name)
+    document, digest = parse_document(data, reader, schema=FAMILY_SCHEMA, version=FAMILY_SCHEMA_VERSION)
+    try:
+        return reader.family(document, digest)
+    except WavetuneError as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise ModelFileError(f"{name}: {error}") from None
+
+
+def encode_family(model: FamilyFile) -> bytes:
+    """Encode a model as JSON text: one row a line, digest filled in."""
+    rows = [
+        ("kernel", dump(model.kernel)),
+        ("dtype", dump(model.dtype)),
+        ("layout", dump(model.layout)),
+        ("dims", dump(list(model.dims))),
+        ("arch", dump(model.arch)),
+        ("num_sms", dump(model.num_sms)),
+        ("mapping_digest", dump(model.mapping_digest)),
+        ("accuracy", block(model.accuracy)),
+        ("provenance", block(model.provenance)),
+        ("units", block({"latency": "us", **FAMILY_TERM_UNITS})),
+        ("fit_range", block({key: list(value) for key, value in model.fit_range.items()})),
+        ("terms", dump(list(FAMILY_TERMS))),
+        ("default", dump(model.default_index)),
+        (
+            "forms",
+            lines(
+                [
+                    dump(
+                        {
+                            "config": dict(form.config),
+                            "ctas_per_sm": form.ctas_per_sm,
+                            "num_regs": form.num_regs,
+                            "smem_bytes": form.smem_bytes,
+                            "coefficients": list(form.coefficients),
+                        }
+                    )
+                    for form in model.forms
+                ],
+                "[]",
+            ),
+        ),
+        ("exact", lines([dump([*sizes, *entry]) for sizes, entry in sorted(model.exact.items())], "[]")),
+    ]
+    if model.correction is not None:
+        # Flat, a row a line: the encoder knows lists of rows.
+        rows.append(("correction_gamma", dump(model.correction.gamma)))
+        rows.append(("correction_centres", lines([dump(list(row)) for row in model.correction.centres], "[]")))
+        rows.append(("correction_weights", lines([dump(list(row)) for row in model.correction.weights], "[]")))
+    return encode_document(FAMILY_SCHEMA, FAMILY_SCHEMA_VERSION, rows)
+
+
+def write_family(model: FamilyFile, path: str | os.PathLike[str]) -> None:
+    """Write a model file atomically.
+
+    Raises
+    ------
+    ModelFileError
+        If the folder cannot be written, or the model holds NaN or infinity.
+    """
+    try:
+        data = encode_family(model)
+    except ValueError as error:
+        raise ModelFileError(f"{Path(path)}: cannot write: {error}") from None
+    write_bytes(data, path)
+
+
+class _FamilyReader(DocumentReader):
+    def family(self, document: dict[str, Any], digest: str) -> FamilyFile:
+        dims = self._as_list(self._get(document, "dims"), "dims", self._word)
+        if len(set(dims)) != len(dims):
+            self.fail("dims", "the same name appears twice")
+        if self._get(document, "terms") != list(FAMILY_TERMS):
+            self.fail("terms", f"this version of wavetune needs {list(FAMILY_TERMS)}")
+        forms = self._as_list(self._get(document, "forms"), "forms", self._family_form)
+        if not forms:
+            self.fail("forms", "a model needs at least one configuration")
+        if len({form.config for form in forms}) != len(forms):
+            self.fail("forms", "the same configuration appears twice")
+        return FamilyFile(
+            kernel=self.string(document, "kernel"),
+            dtype=self.string(document, "dtype"),
+            layout=self.string(document, "layout"),
+            dims=dims,
+            arch=find_arch(self.string(document, "arch")).name,
+            num_sms=self.integer(document, "num_sms", 1),
+            mapping_digest=self.string(document, "mapping_digest"),
+            forms=forms,
+            default_index=self._as_integer(self._get(document, "default"), "default", 0, len(forms) - 1),
+            exact=self._measured(document, dims, forms),
+            fit_range={name: self._bounds(document, name) for name in dims},
+            provenance=self._as_object(self._get(document, "provenance"), "provenance"),
+            accuracy=self._as_object(self._get(document, "accuracy"), "accuracy"),
+            correction=self._correction(document, len(dims), len(forms)),
+            digest=digest,
+            path=self._name,
+        )
+
+    def _word(self, value: Any, field: str) -> str:
+        if not isinstance(value, str) or not value:
+            self.fail(field, "expected a name")
+        return value
+
+    def _family_form(self, value: Any, field: str) -> FamilyForm:
+        row = self._as_object(value, field)
+        coefficients = self._as_list(
+            self._get(row, "coefficients", f"{field}."), f"{field}.coefficients", self._as_number
+        )
+        if len(coefficients) != len(FAMILY_TERMS) or not any(coefficients[:-1]):
+            self.fail(f"{field}.coefficients", f"expected {len(FAMILY_TERMS)} numbers, one before the last positive")
+        try:
+            config = KernelConfig(**self._as_object(self._get(row, "config", f"{field}."), f"{field}.config"))
+        except ConfigError as error:
+            self.fail(f"{field}.config", str(error))
+        return FamilyForm(
+            config=config,
+            ctas_per_sm=self.integer(row, "ctas_per_sm", 1, f"{field}."),
+            num_regs=self.integer(row, "num_regs", 0, f"{field}."),
+            smem_bytes=self.integer(row, "smem_bytes", 0, f"{field}."),
+            coefficients=coefficients,
+        )
+
+    def _measured(
+        self, document: dict[str, Any], dims: tuple[str, ...], forms: tuple[FamilyForm, ...]
+    ) -> dict[tuple[int, ...], tuple[int, float]]:
+        def read(value: Any, field: str) -> tuple[tuple[int, ...], tuple[int, float]]:
+            if not isinstance(value, list) or len(value) != len(dims) + 2:
+                self.fail(field, f"expected {len(dims)} sizes, a form and a latency")
+            latency_us = self._as_number(value[-1], field)
+            if latency_us == 0.0:
+                self.fail(field, "a measured latency is positive")
+            index = self._as_integer(value[-2], field, 0, len(forms) - 1)
+            return tuple(self._as_integer(size, field, 0) for size in value[:-2]), (index, latency_us)
+
+        rows = self._as_list(self._get(document, "exact"), "exact", read)
+        if len(dict(rows)) != len(rows):
+            self.fail("exact", "the same key appears twice")
+        return dict(rows)
+
+    def _correction(self, document: dict[str, Any], n_dims: int, n_forms: int) -> FamilyCorrection | None:
+        if "correction_gamma" not in document:
+            return None
+
+        def rows(field: str, minimum: int) -> tuple[tuple[int, ...], ...]:
+            read_row = partial(self._as_list, read=lambda value, where: self._as_integer(value, where, minimum))
+            return self._as_list(self._get(document, field), field, read_row)
+
+        gamma = self._as_number(self._get(document, "correction_gamma"), "correction_gamma")
+        centres, weights = rows("correction_centres", 0), rows("correction_weights", -MAX_DIMENSION)
+        if not centres or any(len(row) != n_dims for row in centres):
+            self.fail("correction_centres", f"expected rows of {n_dims} sizes")
+        if len(weights) != n_forms or any(len(row) != len(centres) for row in weights):
+            self.fail("correction_weights", f"expected {n_forms} rows of {len(centres)} weights")
+        return FamilyCorrection(gamma, centres, weights)
+
+    def _bounds(self, document: dict[str, Any], name: str) -> tuple[int, int]:
+        ranges = self._as_object(self._get(document, "fit_range"), "fit_range")
+        field = f"fit_range.{name}"
+        bounds = self._as_list(self._get(ranges, name, "fit_range."), field, lambda v, f: self._as_integer(v, f, 0))
+        if len(bounds) != 2 or bounds[0] > bounds[1]:
+            self.fail(field, "expected [smallest, largest]")
+        return bounds[0], bounds[1]

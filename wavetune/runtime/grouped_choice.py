@@ -1,0 +1,384 @@
+"""Choose configurations for grouped GEMM: by the histogram where the host knows it, else by what is likely.
+
+Two projections of one layer see the same histogram. They need not run the same configuration, but what the caller
+prepares by tile height (rows padded for another kernel, a table of tiles) is prepared once if both have one height:
+`choose_grouped_gemm_pair` weighs that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from wavetune.core.config import KernelConfig
+from wavetune.core.grouped_problem import GroupedGemmProblem
+from wavetune.core.routing import LIKELY, Routing, sample_groups
+from wavetune.errors import NoModelError, ProblemError
+from wavetune.mapping.grouped_gemm import widest_groups
+from wavetune.mapping.grouped_shape import grouped_mapping
+from wavetune.runtime.choice import RankedConfig, Source
+from wavetune.runtime.device import resolve_device
+from wavetune.runtime.family_chooser import FamilyChoice, FamilyChooser
+from wavetune.runtime.family_file import FamilyFile
+from wavetune.runtime.family_source import find_family_model
+from wavetune.runtime.grouped_forms import GroupedForms
+from wavetune.runtime.settings import Settings, settings
+
+MAX_REMEMBERED = 4096
+"""Answers that are remembered; all are dropped when there are more, or when settings change."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingPrior:
+    """Histograms that a router is expected to give.
+
+    Parameters
+    ----------
+    routings : tuple of Routing, default=LIKELY
+        Laws of popularity, all equally likely; see `wavetune.core.routing`.
+    samples : int, default=8
+        Histograms drawn of each.
+    seed : int, default=0
+        Equal seeds give equal histograms.
+    """
+
+    routings: tuple[Routing, ...] = LIKELY
+    samples: int = 8
+    seed: int = 0
+
+    def histograms(self, experts: int, tokens: int, top_k: int | None = None) -> list[tuple[int, ...]]:
+        """Draw histograms; with ``top_k`` experts a token, no expert gets more than ``tokens / top_k``."""
+        most = None if top_k is None else max(-(-tokens // top_k), -(-tokens // experts))
+        return [
+            sample_groups(routing, experts, tokens, f"{self.seed}/{index}", most)
+            for routing in self.routings
+            for index in range(self.samples)
+        ]
+
+
+DEFAULT_PRIOR = RoutingPrior()
+
+
+@dataclass(frozen=True, slots=True)
+class PairChoice:
+    """Configurations for the up and the down projection of one expert layer.
+
+    Parameters
+    ----------
+    up, down : KernelConfig
+        What to launch.
+    is_shared : bool
+        Whether both have the same ``block_m``.
+    latency_us : float
+        Predicted for both, what is prepared by tile height included.
+    """
+
+    up: KernelConfig
+    down: KernelConfig
+    is_shared: bool
+    latency_us: float
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What was found and answered under one state of the settings."""
+
+    settings: Settings
+    models: dict[tuple[str, str, str], FamilyFile | None]
+    forms: dict[tuple[str, str, str, int], GroupedForms]
+    answers: dict[tuple[object, ...], FamilyChoice]
+
+
+_memory: list[_Memory] = []
+
+
+def choose_grouped_gemm_config(
+    group_sizes: Iterable[int],
+    n: int,
+    k: int,
+    *,
+    dtype: str = "bf16",
+    layout: str = "nk",
+    alignment: int = 0,
+    arch: str | None = None,
+    num_sms: int | None = None,
+) -> KernelConfig:
+    """Choose the launch configuration for a grouped GEMM whose group sizes are known.
+
+    Parameters
+    ----------
+    group_sizes : iterable of int
+        Tokens of each expert.
+    n, k : int
+        Rows and columns of each expert's weight.
+    dtype : str, default="bf16"
+        Element type.
+    layout : {"nk", "gated"}, default="nk"
+        One projection, or gate and up projection fused, see `wavetune.core.grouped_problem.GROUPED_LAYOUTS`.
+    alignment : {0, 16, 8, 4, 2, 1}, default=0
+        Bytes that base pointers and strides are divisible by; 0 for contiguous operands.
+    arch : str, optional
+        GPU name; the current GPU if not given.
+    num_sms : int, optional
+        SMs that launches may use.
+
+    Returns
+    -------
+    KernelConfig
+        Legal for the problem.
+
+    Raises
+    ------
+    ProblemTypeError, ProblemError
+        If a size is impossible; names the argument.
+    NoModelError
+        If no model file covers the dtype, layout and GPU.
+    ArchError
+        If the GPU is unknown, or none was named and none found.
+    """
+    problem = GroupedGemmProblem(tuple(group_sizes), n, k, dtype, layout, alignment)
+    return choose_grouped_gemm(problem, arch=arch, num_sms=num_sms).config
+
+
+def choose_grouped_gemm(
+    problem: GroupedGemmProblem, *, arch: str | None = None, num_sms: int | None = None
+) -> FamilyChoice:
+    """Return the choice for a problem whose histogram is known, with its source and prediction.
+
+    Raises
+    ------
+    NoModelError, ArchError
+        As `choose_grouped_gemm_config` does.
+    """
+    forms = find_forms(problem.dtype, problem.layout, arch, num_sms)
+    return _remembered(("known", problem, forms.arch.name, forms.num_sms), lambda: _choose(forms, problem))
+
+
+def rank_grouped_gemm(
+    problem: GroupedGemmProblem, *, arch: str | None = None, num_sms: int | None = None
+) -> list[RankedConfig]:
+    """Order the legal configurations by predicted latency, best first; raises as `choose_grouped_gemm` does."""
+    forms = find_forms(problem.dtype, problem.layout, arch, num_sms)
+    legal = forms.legal(problem)
+    if problem.is_empty:
+        return [RankedConfig(forms.configs[index], 0.0) for index in legal]
+    latencies = forms.latencies(problem, legal)
+    order = sorted(range(len(legal)), key=lambda place: (latencies[place], legal[place]))
+    return [RankedConfig(forms.configs[legal[place]], latencies[place]) for place in order]
+
+
+def choose_grouped_gemm_for_graph(
+    tokens: int,
+    experts: int,
+    n: int,
+    k: int,
+    *,
+    top_k: int | None = None,
+    prior: RoutingPrior = DEFAULT_PRIOR,
+    dtype: str = "bf16",
+    layout: str = "nk",
+    alignment: int = 0,
+    arch: str | None = None,
+    num_sms: int | None = None,
+) -> KernelConfig:
+    """Choose for a launch that does not know its histogram, such as one captured in a graph for a number of tokens.
+
+    The configuration with the least expected regret: how much longer it takes than the best one for each histogram that
+    the prior holds, on average, with the CTAs that a launch for any histogram has.
+
+    Parameters
+    ----------
+    tokens : int
+        Rows of x: tokens of all experts together.
+    experts : int
+        Experts, positive.
+    n, k, dtype, layout, alignment, arch, num_sms
+        As for `choose_grouped_gemm_config`.
+    top_k : int, optional
+        Experts that a token goes to; bounds the tokens of one expert.
+    prior : RoutingPrior, optional
+        What is likely.
+
+    Returns
+    -------
+    KernelConfig
+        Legal for every histogram of the tokens.
+
+    Raises
+    ------
+    ProblemTypeError, ProblemError, NoModelError, ArchError
+        As `choose_grouped_gemm_config` does.
+    """
+    problem = GroupedGemmProblem(widest_groups(experts, tokens), n, k, dtype, layout, alignment)
+    forms = find_forms(dtype, layout, arch, num_sms)
+    key = ("any", problem, top_k, prior, forms.arch.name, forms.num_sms)
+    return _remembered(key, lambda: _least_regret(forms, problem, top_k, prior)).config
+
+
+def choose_grouped_gemm_pair(
+    group_sizes: Iterable[int],
+    up: tuple[int, int],
+    down: tuple[int, int],
+    *,
+    align_us: float = 0.0,
+    up_layout: str = "gated",
+    dtype: str = "bf16",
+    arch: str | None = None,
+    num_sms: int | None = None,
+) -> PairChoice:
+    """Choose for the up and the down projection of one expert layer together.
+
+    Parameters
+    ----------
+    group_sizes : iterable of int
+        Tokens of each expert.
+    up, down : tuple of int
+        ``(n, k)`` of an expert's up (gate and up) and down projection.
+    align_us : float, default=0.0
+        What the caller spends for each tile height that is used, microseconds: sorting and padding rows, a table of
+        tiles. 0 if nothing is prepared by height, as with the kernels of this package. With infinity the height is
+        shared, and the price left out of the sum.
+    up_layout : {"gated", "nk"}, default="gated"
+        Layout of the up projection.
+    dtype, arch, num_sms
+        As for `choose_grouped_gemm_config`.
+
+    Returns
+    -------
+    PairChoice
+        The least of both latencies and the preparation, once or twice.
+
+    Raises
+    ------
+    ProblemTypeError, ProblemError, NoModelError, ArchError
+        As `choose_grouped_gemm_config` does; also if ``align_us`` is negative.
+    """
+    if not align_us >= 0.0:
+        raise ProblemError(f"align_us must not be negative, got {align_us!r}")
+    sizes = tuple(group_sizes)
+    best = []
+    for (n, k), layout in ((up, up_layout), (down, "nk")):
+        problem = GroupedGemmProblem(sizes, n, k, dtype, layout)
+        by_height: dict[int, RankedConfig] = {}
+        for ranked in rank_grouped_gemm(problem, arch=arch, num_sms=num_sms):
+            by_height.setdefault(int(ranked.config["block_m"]), ranked)
+        best.append(by_height)
+    of_up, of_down = best
+    must_share = math.isinf(align_us)
+    price_us = 0.0 if must_share else align_us
+    pairs = [
+        (a.latency_us + b.latency_us + price_us * (1 if height == other else 2), height != other, height, other)
+        for height, a in of_up.items()
+        for other, b in of_down.items()
+        if height == other or not must_share
+    ]
+    if not pairs:
+        raise NoModelError(f"no tile height has a configuration for both projections, {up} and {down}")
+    latency_us, is_separate, height, other = min(pairs)
+    return PairChoice(of_up[height].config, of_down[other].config, not is_separate, latency_us)
+
+
+def find_forms(dtype: str, layout: str, arch: str | None, num_sms: int | None) -> GroupedForms:
+    """Return the forms that answer; those of plain weights stand in for gated ones that have no model of their own.
+
+    Raises
+    ------
+    NoModelError, ArchError
+        As `choose_grouped_gemm_config` does.
+    """
+    device = resolve_device(arch, num_sms)
+    memory = _current_memory()
+    key = (dtype, layout, device.arch.name, device.num_sms)
+    known = memory.forms.get(key)
+    if known is not None:
+        return known
+    for stored in dict.fromkeys((layout, "nk")):
+        place = (dtype, stored, device.arch.name)
+        if place not in memory.models:
+            mapping = grouped_mapping(dtype, stored, device.arch)
+            memory.models[place] = find_family_model(mapping, dtype, stored, device.arch.name)
+        model = memory.models[place]
+        if model is not None:
+            forms = memory.forms[key] = GroupedForms(model, device.num_sms)
+            return forms
+    raise NoModelError(
+        f"no model of grouped_gemm for {dtype} and {layout} on {device.arch.name}; calibrate one, or let the launcher "
+        "use its fixed rule"
+    )
+
+
+def _choose(forms: GroupedForms, problem: GroupedGemmProblem) -> FamilyChoice:
+    legal = forms.legal(problem)
+    if not legal:
+        raise NoModelError(f"{forms.model.path}: no configuration is legal for {problem}")
+    if problem.is_empty:
+        return FamilyChoice(forms.configs[legal[0]], Source.EMPTY, 0.0)
+    # What was measured is the histogram that the key stands for; another of the same key is not it.
+    if problem.dims in forms.model.exact and problem.layout == forms.model.layout and problem.canonical() == problem:
+        usable = {forms.configs[index] for index in legal}
+        choice = FamilyChooser(forms.model, forms.shape, forms.num_sms, usable=usable).choose(problem.dims)
+        if choice is not None:
+            return choice
+    latencies = forms.latencies(problem, legal)
+    place = min(range(len(legal)), key=latencies.__getitem__)
+    source = Source.NEAREST if forms.is_near(problem.dims) else Source.MODEL
+    return FamilyChoice(forms.configs[legal[place]], source, latencies[place])
+
+
+def _least_regret(
+    forms: GroupedForms, problem: GroupedGemmProblem, top_k: int | None, prior: RoutingPrior
+) -> FamilyChoice:
+    legal = forms.legal(problem)
+    if not legal:
+        raise NoModelError(f"{forms.model.path}: no configuration is legal for {problem}")
+    if problem.is_empty:
+        return FamilyChoice(forms.configs[legal[0]], Source.EMPTY, 0.0)
+    histograms = prior.histograms(problem.experts, problem.tokens, top_k)
+    place, latency_us = least_expected_regret(
+        [
+            forms.latencies(
+                GroupedGemmProblem(sizes, problem.n, problem.k, problem.dtype, problem.layout, problem.alignment),
+                legal,
+                is_known=False,
+            )
+            for sizes in histograms
+        ]
+    )
+    return FamilyChoice(forms.configs[legal[place]], Source.MODEL, latency_us)
+
+
+def least_expected_regret(latencies: Sequence[Sequence[float]]) -> tuple[int, float]:
+    """Return the column with the least mean of ``latency / best latency of the row``, and its mean latency.
+
+    Parameters
+    ----------
+    latencies : sequence of sequence of float
+        A row for each histogram, a column for each configuration; positive.
+    """
+    n_rows, n_columns = len(latencies), len(latencies[0])
+    best = [min(row) for row in latencies]
+    regret = [
+        math.fsum(row[column] / least for row, least in zip(latencies, best, strict=True))
+        for column in range(n_columns)
+    ]
+    column = min(range(n_columns), key=regret.__getitem__)
+    return column, math.fsum(row[column] for row in latencies) / n_rows
+
+
+def _remembered(key: tuple[object, ...], answer: Callable[[], FamilyChoice]) -> FamilyChoice:
+    answers = _current_memory().answers
+    known = answers.get(key)
+    if known is None:
+        known = answer()
+        if len(answers) >= MAX_REMEMBERED:
+            answers.clear()
+        answers[key] = known
+    return known
+
+
+def _current_memory() -> _Memory:
+    now = settings()
+    if not _memory or _memory[0].settings is not now:
+        _memory[:] = [_Memory(now, {}, {}, {})]
+    return _memory[0]

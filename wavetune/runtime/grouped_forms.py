@@ -1,0 +1,129 @@
+"""The forms of a grouped GEMM model, evaluated for one histogram after another. Standard library only.
+
+A router gives another histogram at every call, so nothing can be looked up: what a call costs is the forms. Tile rows
+are counted once for each tile height, and forms of one height and width share a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wavetune.core.arch import ArchSpec, find_arch
+from wavetune.core.config import KernelConfig
+from wavetune.core.grouped_problem import GroupedGemmProblem
+from wavetune.mapping.grouped_gemm import (
+    grouped_bytes,
+    grouped_reread_bytes,
+    launched_tile_rows,
+    tile_rows,
+)
+from wavetune.mapping.grouped_shape import GroupedShaper
+from wavetune.mapping.legality import TMA_ALIGNMENT
+from wavetune.runtime.family_chooser import FamilyChooser
+from wavetune.runtime.family_correction import CorrectionCells
+from wavetune.runtime.family_file import FamilyFile
+from wavetune.waves.terms import BYTES_PER_MB
+
+SURPLUS_CTA_US = 0.5
+"""Time that a CTA beyond the last tile takes from its SM: it reads the group sizes, sums them up and ends. Not measured
+yet."""
+
+
+class GroupedForms:
+    """Predicts the configurations of one model.
+
+    Parameters
+    ----------
+    model : FamilyFile
+        A checked model of grouped GEMM.
+    num_sms : int, optional
+        SMs that launches may use; the model's own count if not given.
+
+    Attributes
+    ----------
+    configs : tuple of KernelConfig
+        Of the forms, in their order.
+    shape : GroupedShaper
+        The mapping of keys that the forms were fitted with.
+    is_near : callable
+        Whether a key is near what was measured, see `wavetune.runtime.family_chooser.FamilyChooser.is_near`.
+    """
+
+    def __init__(self, model: FamilyFile, num_sms: int | None = None) -> None:
+        self.model = model
+        self.arch: ArchSpec = find_arch(model.arch)
+        self.num_sms = num_sms or model.num_sms
+        self.configs = tuple(form.config for form in model.forms)
+        self.shape = GroupedShaper(model.dtype, model.layout, self.arch)
+        self.is_near = FamilyChooser(model, self.shape, self.num_sms).is_near
+        self._sizes = [_tile(config) for config in self.configs]
+        self._heights = sorted({block_m for block_m, *_ in self._sizes})
+        self._forms = [
+            (*tile, form.ctas_per_sm * self.num_sms, form.config["schedule"] == "tile", form.coefficients)
+            for tile, form in zip(self._sizes, model.forms, strict=True)
+        ]
+        self._correction = None if model.correction is None else CorrectionCells(model.correction)
+        self._needs_alignment = [config["load"] == "tma" for config in self.configs]
+
+    def legal(self, problem: GroupedGemmProblem) -> list[int]:
+        """Return the forms that may be launched on a problem."""
+        if problem.alignment >= TMA_ALIGNMENT:
+            return list(range(len(self.configs)))
+        return [index for index, needs in enumerate(self._needs_alignment) if not needs]
+
+    def latencies(self, problem: GroupedGemmProblem, indices: Sequence[int], *, is_known: bool = True) -> list[float]:
+        """Predict a problem, microseconds.
+
+        Parameters
+        ----------
+        problem : GroupedGemmProblem
+            Not empty.
+        indices : sequence of int
+            The forms to evaluate.
+        is_known : bool, default=True
+            Whether the launch knows the histogram; if not, it holds surplus CTAs, see
+            `wavetune.mapping.grouped_gemm.GroupedGemmMapping`.
+
+        Returns
+        -------
+        list of float
+            In the order of ``indices``; with ``is_known`` what `wavetune.runtime.family_chooser.FamilyChooser`
+            predicts.
+        """
+        n, k, num_sms, l2_bytes = problem.n, problem.k, self.num_sms, self.arch.l2_bytes
+        rows = {block_m: tile_rows(problem.group_sizes, block_m)[0] for block_m in self._heights}
+        extra = dict.fromkeys(self._heights, 0)
+        if not is_known:
+            experts, tokens = problem.experts, problem.tokens
+            extra = {block_m: launched_tile_rows(experts, tokens, block_m) - rows[block_m] for block_m in rows}
+        compulsory = grouped_bytes(problem)
+        # Weights that fit in the cache are read once, whatever the tiles: the usual case.
+        is_reread = grouped_reread_bytes(problem, 1, 1, l2_bytes) > 0
+        factors = None if self._correction is None else self._correction.factors(problem.dims)
+        latencies = []
+        for index in indices:
+            block_m, block_n, block_k, group_m, width, has_surplus, terms = self._forms[index]
+            launch, wave, wave_trip, depth_trip, work, work_trip, per_mb = terms
+            columns, trips = -(-n // block_n), -(-k // block_k)
+            grid = rows[block_m] * columns
+            moved = compulsory
+            if is_reread:
+                moved += grouped_reread_bytes(problem, block_m, group_m, l2_bytes)
+            latency_us = (
+                launch
+                + (wave + wave_trip * trips) * -(-grid // width)
+                + depth_trip * trips * -(-grid // num_sms)
+                + (work + work_trip * trips) * grid / num_sms
+                + per_mb * moved / BYTES_PER_MB
+            )
+            if factors is not None:
+                latency_us *= factors[index]
+            if has_surplus and extra[block_m]:
+                latency_us += SURPLUS_CTA_US * extra[block_m] * columns / num_sms
+            latencies.append(latency_us)
+        return latencies
+
+
+def _tile(config: KernelConfig) -> tuple[int, int, int, int]:
+    block_m, block_n, block_k, group_m = (int(config[name]) for name in ("block_m", "block_n", "block_k", "group_m"))
+    return block_m, block_n, block_k, group_m

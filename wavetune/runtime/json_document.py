@@ -1,0 +1,155 @@
+"""The JSON text of model files: one row a line, a digest of the bytes, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wavetune.errors import ModelFileError
+from wavetune.runtime.document_reader import DocumentReader
+
+_DIGEST_MARK = b'"digest": "sha256:'
+_DIGEST_HEX = 64
+
+
+def parse_document(data: bytes, reader: DocumentReader, *, schema: str, version: int) -> tuple[dict[str, Any], str]:
+    """Parse the bytes of a file and check what every kind of file has: schema, version and digest.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole file.
+    reader : DocumentReader
+        Names the file in errors.
+    schema : str
+        What the file must be.
+    version : int
+        Newest schema version that can be read.
+
+    Returns
+    -------
+    document : dict
+        The JSON object; its other fields are unchecked.
+    digest : str
+        ``sha256:`` and 64 hexadecimal digits.
+
+    Raises
+    ------
+    ModelFileError
+        If the bytes are not such a document, or do not match their digest; names file and field.
+    """
+    try:
+        text = data.decode("utf-8")
+        document = json.loads(
+            text,
+            parse_constant=reader.refuse_constant,
+            parse_float=reader.finite,
+            object_pairs_hook=reader.unique_keys,
+        )
+    except UnicodeDecodeError:
+        reader.fail("file", "not UTF-8 text")
+    except RecursionError:
+        reader.fail("file", "nested too deeply to be a model")
+    except json.JSONDecodeError as error:
+        reader.fail("file", f"not complete JSON ({error.msg} at line {error.lineno}); it may have been cut")
+    except ModelFileError:
+        raise
+    except ValueError:  # Python's limit on the digits of an integer.
+        reader.fail("file", "holds an integer of thousands of digits")
+    if not isinstance(document, dict):
+        reader.fail("file", "not a JSON object")
+    if document.get("schema") != schema:
+        reader.fail("schema", f"expected {schema!r}, got {document.get('schema')!r}; this is not a model file")
+    found = reader.integer(document, "schema_version", 1)
+    if found > version:
+        reader.fail(
+            "schema_version", f"{found} is newer than {version}, the newest this version reads; upgrade wavetune"
+        )
+    digest = reader.string(document, "digest")
+    if digest != f"sha256:{_digest_of(data)}":
+        reader.fail("digest", "does not match the content: the file was edited or damaged; restore or calibrate again")
+    return document, digest
+
+
+def encode_document(schema: str, version: int, rows: Sequence[tuple[str, str]]) -> bytes:
+    """Encode a file: schema, version and digest, then ``rows`` of (field, JSON text)."""
+    front = [
+        ("schema", dump(schema)),
+        ("schema_version", dump(version)),
+        ("digest", dump("sha256:" + "0" * _DIGEST_HEX)),
+    ]
+    body = "{\n" + ",\n".join(f"  {dump(key)}: {value}" for key, value in [*front, *rows]) + "\n}\n"
+    data = body.encode()
+    return data.replace(b"0" * _DIGEST_HEX, _digest_of(data).encode(), 1)
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Read a file.
+
+    Raises
+    ------
+    ModelFileError
+        If it cannot be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"{os.fspath(path)}: cannot read: {error.strerror or error}") from None
+
+
+def write_bytes(data: bytes, path: str | os.PathLike[str]) -> None:
+    """Write a file atomically: a reader sees the old file or the new one, never a part.
+
+    Raises
+    ------
+    ModelFileError
+        If the folder cannot be written.
+    """
+    import tempfile  # Readers do without: it takes milliseconds to import.
+
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise ModelFileError(f"{target}: cannot write: {error.strerror or error}") from None
+
+
+def dump(value: Any) -> str:
+    """Return JSON text on one line; raises ValueError for NaN and infinities."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
+
+
+def block(mapping: Mapping[str, Any]) -> str:
+    """Return an object with one sorted entry a line."""
+    return lines([f"{dump(key)}: {dump(mapping[key])}" for key in sorted(mapping)], "{}")
+
+
+def lines(items: Sequence[str], brackets: str) -> str:
+    """Return JSON texts in brackets, one a line."""
+    if not items:
+        return brackets
+    return brackets[0] + "\n    " + ",\n    ".join(items) + "\n  " + brackets[1]
+
+
+def _digest_of(data: bytes) -> str:
+    """Hash the file with its digest blanked out."""
+    start = data.find(_DIGEST_MARK)
+    if start >= 0:
+        start += len(_DIGEST_MARK)
+        data = data[:start] + b"0" * _DIGEST_HEX + data[start + _DIGEST_HEX :]
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,93 @@
+"""The files that may answer: models, in search order, with what is wrong with those that may not.
+
+A damaged or foreign file is passed over with one warning that names file and field; the next source answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from wavetune.errors import ModelFileError
+from wavetune.runtime.codec import read_model
+from wavetune.runtime.locate import model_file_name, model_folders
+from wavetune.runtime.model_file import ModelFile
+
+logger = logging.getLogger("wavetune")
+
+_warned: set[str] = set()
+
+
+def find_model(kernel: str, dtype: str, layout: str, arch: str) -> tuple[ModelFile | None, tuple[str, ...]]:
+    """Read the first model file of a key that is whole and belongs where it is.
+
+    Returns
+    -------
+    model : ModelFile or None
+        None if there is none.
+    refused : tuple of str
+        What is wrong with the files before it.
+    """
+    refused: list[str] = []
+    for path in _model_paths(kernel, dtype, layout, arch):
+        try:
+            model = read_model(path)
+            _check_place(model, (kernel, dtype, layout, arch))
+            check_triton(str(path), model.provenance)
+            return model, tuple(refused)
+        except ModelFileError as error:
+            refused.append(str(error))
+            warn_once(f"{error}; the next source answers")
+    return None, tuple(refused)
+
+
+def check_triton(name: str, provenance: Any) -> None:
+    """Refuse a file whose kernels another major release of Triton compiled.
+
+    Raises
+    ------
+    ModelFileError
+        If its provenance names a release, one is installed, and they differ.
+    """
+    for field in ("environment", "versions"):
+        facts = provenance.get(field)
+        recorded = facts.get("triton") if isinstance(facts, dict) else None
+        if not isinstance(recorded, str) or not recorded[:1].isdecimal():
+            continue
+        from wavetune.runtime.user_store import triton_release  # Looks a package up: only where it matters.
+
+        installed = triton_release()
+        if installed and installed.split(".")[0] != recorded.split(".")[0]:
+            raise ModelFileError(
+                f"{name}: field provenance.{field}.triton: measured with Triton {recorded}, this process has "
+                f"{installed}; calibrate again"
+            )
+
+
+def warn_once(sentence: str) -> None:
+    """Log a warning that was not logged since the caches were cleared."""
+    if sentence not in _warned:
+        _warned.add(sentence)
+        logger.warning("%s", sentence)
+
+
+def forget_warnings() -> None:
+    """Let every warning be given again."""
+    _warned.clear()
+
+
+def _model_paths(kernel: str, dtype: str, layout: str, arch: str) -> Iterator[Path]:
+    name = model_file_name(kernel, dtype, layout)
+    for folder in model_folders():
+        path = folder / arch / name
+        if path.exists():
+            yield path
+
+
+def _check_place(model: ModelFile, key: tuple[str, str, str, str]) -> None:
+    found = (model.kernel, model.dtype, model.layout, model.arch)
+    for field, value, expected in zip(("kernel", "dtype", "layout", "arch"), found, key, strict=True):
+        if value != expected:
+            raise ModelFileError(f"{model.path}: field {field}: {value!r}, but its place says {expected!r}; move it")
