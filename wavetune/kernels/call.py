@@ -226,17 +226,32 @@ def compile_call(call: KernelCall) -> Any:
     return call.variant.kernel.warmup(*call.args, grid=(1,), **call.variant.options())
 
 
+_LOADING = threading.Lock()
+"""Triton's compiler is entered by one thread at a time; a kernel is compiled once however many threads ask."""
+
+
+def find_loaded(call: KernelCall) -> LoadedKernel | None:
+    """Return the kernel of ``call`` if it is loaded on the current device; compiles nothing."""
+    return call.variant.loaded.get(_loaded_key(call))
+
+
 def load_call(call: KernelCall) -> LoadedKernel:
     """Return the kernel of ``call`` on the current device, compiled at first use; raises as `LoadedKernel` does."""
-    variant = call.variant
-    key = (
+    loaded = find_loaded(call)
+    if loaded is None:
+        with _LOADING:
+            loaded = find_loaded(call)
+            if loaded is None:
+                loaded = call.variant.loaded[_loaded_key(call)] = LoadedKernel(compile_call(call), call.variant)
+    return loaded
+
+
+def _loaded_key(call: KernelCall) -> tuple[object, ...]:
+    # Besides the variant, the device and the alignment of pointers tell compiled kernels apart.
+    return (
         driver.active.get_current_device(),
         *[arg is None or arg.data_ptr() % 16 == 0 for arg in call.args if arg is None or hasattr(arg, "data_ptr")],
     )
-    loaded = variant.loaded.get(key)
-    if loaded is None:
-        loaded = variant.loaded[key] = LoadedKernel(compile_call(call), variant)
-    return loaded
 
 
 def bind(call: KernelCall, stream: int) -> Launch:

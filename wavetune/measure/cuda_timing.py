@@ -124,6 +124,15 @@ def new_stream(gpu: int) -> Any:
     return _cuda().Stream(gpu)
 
 
+def lock_identity(gpu: int) -> str | None:
+    """Return the name of a GPU for `wavetune.measure.environment.timing_lock`, None if torch does not tell one.
+
+    The UUID: processes that see different GPUs by CUDA_VISIBLE_DEVICES give the same ordinals to different ones.
+    """
+    uuid = getattr(_cuda().get_device_properties(gpu), "uuid", None)
+    return None if uuid is None else str(uuid)
+
+
 class StreamTimer:
     """Time candidates on a busy stream, see the module docstring.
 

@@ -88,7 +88,7 @@ class GpuSession:
         self.event_cost_us, self.floor_us = measure_event_cost(self.timer, empty)
         self.timer.event_cost_us = self.event_cost_us
         size = 2048
-        a, b = (self.windows.inputs[i * size * size : (i + 1) * size * size].view(size, size) for i in (0, 1))
+        a, b = torch.empty((2, size, size), dtype=torch.bfloat16, device=f"cuda:{gpu}").normal_()
         self._product = (a, b, torch.empty_like(a))
         self.states: list[environment.GpuState] = []
         self._watched_at = 0.0
@@ -96,10 +96,7 @@ class GpuSession:
 
     def expected_us(self, problem: Any) -> float:
         """Return a rough latency from the roofline, microseconds."""
-        flops, n_bytes = self.family.cost(problem)
-        by_flops = flops / (_SHARE_OF_PEAK * self.arch.bf16_tflops * 1e6)
-        by_bytes = n_bytes / (_SHARE_OF_BANDWIDTH * self.arch.dram_gb_per_s * 1e3)
-        return float(max(by_flops, by_bytes) + 3.0)
+        return expected_us(self.family.cost(problem), self.arch)
 
     def watch(self) -> None:
         """Record the state of the GPU, and the time of one fixed large product to see a drift; now and then only."""
@@ -209,6 +206,22 @@ class GpuSession:
             )
             for _ in range(n_windows)
         ]
+
+
+def expected_us(cost: tuple[int, int], arch: ArchSpec) -> float:
+    """Return a rough latency from the roofline, microseconds.
+
+    Parameters
+    ----------
+    cost : tuple of int
+        Floating-point operations, bytes moved at least.
+    arch : ArchSpec
+        The GPU.
+    """
+    flops, n_bytes = cost
+    by_flops = flops / (_SHARE_OF_PEAK * arch.bf16_tflops * 1e6)
+    by_bytes = n_bytes / (_SHARE_OF_BANDWIDTH * arch.dram_gb_per_s * 1e3)
+    return float(max(by_flops, by_bytes) + 3.0)
 
 
 class _IllegalPointError(Exception):

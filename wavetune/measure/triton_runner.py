@@ -142,11 +142,12 @@ class TritonRunner:
         RunnerError
             If another process is timing on this GPU, or the CUDA context is lost.
         """
-        n_done = 0
-        with environment.timing_lock(self.gpu):
-            if self._session is None:
-                from wavetune.measure.gpu_session import GpuSession
+        from wavetune.measure.cuda_timing import lock_identity
+        from wavetune.measure.gpu_session import GpuSession
 
+        n_done = 0
+        with environment.timing_lock(self.gpu, lock_identity(self.gpu)):
+            if self._session is None:
                 self._session = GpuSession(self._arch, self._family, self.dtype, self.gpu)
             session = self._session
             session.watch()
