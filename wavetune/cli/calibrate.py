@@ -25,7 +25,6 @@ from wavetune.cli.options import (
     DtypeOption,
     GpuOption,
     JsonOption,
-    KernelOption,
     LayoutOption,
     NoHoldoutOption,
     SeedOption,
@@ -38,10 +37,20 @@ from wavetune.core.dtype import find_dtype
 from wavetune.runtime.device import resolve_arch
 from wavetune.runtime.locate import model_file_name
 
+KERNEL_BUDGET_S = 60.0
+"""Seconds of measuring a kernel of the user's, where no budget is given."""
+
 
 def calibrate_command(
     arch: ArchOption = None,
-    kernel: KernelOption = "gemm",
+    kernel: Annotated[
+        str,
+        typer.Option(
+            "--kernel",
+            metavar="NAME",
+            help="Kernel family, or package.module:name of a kernel under wavetune.autotune; its module is imported.",
+        ),
+    ] = "gemm",
     dtype: DtypeOption = "bf16",
     layout: LayoutOption = "nk",
     replay: Annotated[
@@ -75,7 +84,16 @@ def calibrate_command(
         typer.Option(
             "--workload",
             metavar="FILE",
-            help="CSV with the columns m,n,k: shapes to measure before the built-in ones.",
+            help="Workload (JSON, or CSV with the columns m,n,k): shapes to measure before the built-in ones.",
+            show_default=False,
+        ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            "--keys",
+            metavar="FILE",
+            help="For a kernel of your own: CSV or JSON with the key's names, keys to measure every configuration on.",
             show_default=False,
         ),
     ] = None,
@@ -101,6 +119,18 @@ def calibrate_command(
 
     Everything measured is kept in the store: the same command goes on where it was stopped.
     """
+    if ":" in kernel:
+        if replay or workload is not None or evidence is not None:
+            raise typer.BadParameter("--replay, --workload and --evidence are for kernel families; give --keys")
+        from wavetune.cli.kernel_calibration import calibrate_user_kernel
+
+        calibrate_user_kernel(
+            kernel, resolve_arch(arch), keys=keys, out=out, store=store, gpu=gpu, budget_s=budget or KERNEL_BUDGET_S,
+            dry_run=dry_run, as_json=as_json,
+        )  # fmt: skip
+        return
+    if keys is not None:
+        raise typer.BadParameter("--keys is for kernels of your own, --kernel package.module:name; give --workload")
     target, dtype = resolve_arch(arch), find_dtype(dtype).name
     path = out or output_folder() / target.name / model_file_name(kernel, dtype, layout)
     if replay and (workload is not None or budget is not None):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from wavetune.cli.live import CalibrationKey, candidate_configs, live_runner
 from wavetune.cli.output import note
+from wavetune.cli.workload_problems import read_problems
 from wavetune.core.config import find_kernel_spec
 from wavetune.measure.replay_runner import ReplayRunner
 from wavetune.measure.runner import Runner
 from wavetune.pipeline.recording import read_recording
-from wavetune.pipeline.shapes import read_shapes
-from wavetune.pipeline.strategy import ReplayStrategy, Strategy, TwoStageStrategy
+from wavetune.pipeline.strategy import LiveStrategy, ReplayStrategy, Strategy
 from wavetune.plan.sampling import PlanOptions
 from wavetune.store.read_report import FileReport
 
@@ -66,8 +66,9 @@ def replay_job(key: CalibrationKey, files: Sequence[Path], skip_bad_rows: bool) 
 def live_job(key: CalibrationKey, budget_s: float | None, workload: Path | None) -> CalibrationJob:
     """Plan measurements on a GPU, which is not touched until `CalibrationJob.connect`."""
     options = PlanOptions() if budget_s is None else PlanOptions(max_seconds=budget_s)
-    strategy = TwoStageStrategy(
+    problems = read_problems(workload, dtype=key.dtype, layout=key.layout) if workload is not None else ()
+    strategy = LiveStrategy(
         candidate_configs(key), key.arch, dtype=key.dtype, layout=key.layout, options=options,
-        workload=read_shapes(workload) if workload is not None else (),
+        workload=[problem.dims for problem in problems],
     )  # fmt: skip
     return CalibrationJob(key, strategy, options, (), lambda gpu: live_runner(key, gpu, instead=NO_GPU))

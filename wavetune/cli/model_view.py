@@ -11,13 +11,17 @@ from wavetune.cli.summary import describe_accuracy
 from wavetune.core.config import find_kernel_spec
 from wavetune.errors import ModelFileError
 from wavetune.runtime.codec import read_model
+from wavetune.runtime.family_file import FamilyFile, is_family_file, read_family
 from wavetune.runtime.model_file import ModelFile
+from wavetune.waves.family_terms import FAMILY_TERMS
 from wavetune.waves.terms import TERMS
 
 
 def model_entry(path: Path) -> dict[str, Any]:
     """Return a line of a list; a damaged file has an ``error`` and little else."""
     try:
+        if is_family_file(path):
+            return _family_entry(read_family(path))
         file = read_model(path)
     except ModelFileError as error:
         return {"path": str(path), "digest": None, "error": str(error)}
@@ -36,6 +40,77 @@ def model_entry(path: Path) -> dict[str, Any]:
         "digest": file.digest,
         "error": None,
     }
+
+
+def _family_entry(file: FamilyFile) -> dict[str, Any]:
+    held_out = file.accuracy.get("held_out") or {}
+    return {
+        "path": file.path,
+        "arch": file.arch,
+        "kernel": file.kernel,
+        "dtype": file.dtype,
+        "layout": file.layout,
+        "configs": len(file.forms),
+        "exact": len(file.exact),
+        "cells": 0,
+        "held_out_efficiency": held_out.get("efficiency"),
+        "created": file.provenance.get("created"),
+        "digest": file.digest,
+        "error": None,
+    }
+
+
+def family_document(file: FamilyFile) -> dict[str, Any]:
+    """Return everything in the model of a kernel of the user's but the exact answers themselves."""
+    return {
+        "path": file.path,
+        "digest": file.digest,
+        "kernel": file.kernel,
+        "dtype": file.dtype,
+        "layout": file.layout,
+        "arch": file.arch,
+        "num_sms": file.num_sms,
+        "dims": list(file.dims),
+        "mapping_digest": file.mapping_digest,
+        "fit_range": {name: list(bounds) for name, bounds in file.fit_range.items()},
+        "exact": len(file.exact),
+        "default": dict(file.forms[file.default_index].config),
+        "forms": [
+            {
+                "config": dict(form.config),
+                "ctas_per_sm": form.ctas_per_sm,
+                "num_regs": form.num_regs,
+                "smem_bytes": form.smem_bytes,
+                "coefficients": dict(zip(FAMILY_TERMS, form.coefficients, strict=True)),
+            }
+            for form in file.forms
+        ],
+        "accuracy": dict(file.accuracy),
+        "provenance": dict(file.provenance),
+    }
+
+
+def print_family(file: FamilyFile) -> None:
+    """Print the model of a kernel of the user's on stdout."""
+    numeric = ("CTAs/SM", "regs", "smem KB", "launch us")
+    table = data_table("configuration", *numeric, right=numeric)
+    for index, form in enumerate(file.forms):
+        mark = " (default)" if index == file.default_index else ""
+        table.add_row(
+            describe_config(form.config) + mark, str(form.ctas_per_sm), str(form.num_regs),
+            f"{form.smem_bytes / 1024:.0f}", f"{form.coefficients[0]:.2f}",
+        )  # fmt: skip
+    ranges = ", ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in file.fit_range.items())
+    lines = (
+        ("file", file.path),
+        ("digest", file.digest),
+        ("model", f"{file.kernel} {file.dtype} {file.layout}".rstrip() + f" on {file.arch} ({file.num_sms} SMs)"),
+        ("mapping", file.mapping_digest),
+        ("measured", ranges),
+        ("tables", f"{len(file.exact):,} exact keys, {len(file.forms)} modelled configs"),
+        ("accuracy", ", ".join(f"{name} {value}" for name, value in file.accuracy.items())),
+    )
+    show(two_columns(lines), "", table)
 
 
 def model_document(file: ModelFile) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from wavetune.cli.model_view import model_document, model_entry, print_model
+from wavetune.cli.model_view import family_document, model_document, model_entry, print_family, print_model
 from wavetune.cli.options import JsonOption
 from wavetune.cli.output import data_table, emit_json, show
 from wavetune.core.arch import find_arch
 from wavetune.errors import ArchError, ModelFileError, NoModelError
 from wavetune.runtime.codec import read_model
+from wavetune.runtime.family_file import is_family_file, read_family
 from wavetune.runtime.locate import all_model_files, model_folders
 
 models_app = typer.Typer(no_args_is_help=True, help="List, show and verify model files.")
@@ -50,7 +51,15 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show where a model comes from, its accuracy and its configurations."""
-    file = read_model(find_model(model))
+    path = find_model(model)
+    if is_family_file(path):
+        family = read_family(path)
+        if as_json:
+            emit_json(family_document(family))
+        else:
+            print_family(family)
+        return
+    file = read_model(path)
     document = model_document(file)
     if as_json:
         emit_json(document)

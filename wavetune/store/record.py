@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem
 from wavetune.core.config import KernelConfig
+from wavetune.core.grouped_problem import GroupedGemmProblem
 from wavetune.core.problem import GemmProblem, Problem
 from wavetune.errors import ProblemError
+from wavetune.mapping.kernel_mapping import KernelProblem
 
 
 class Status(StrEnum):
@@ -24,15 +28,25 @@ class Status(StrEnum):
     NOT_RECORDED = "not_recorded"
 
 
+_FROM_DIMS: Mapping[str, Callable[[tuple[int, ...], str, str], Problem]] = {
+    cls.kernel: cls.from_dims for cls in (AttentionProblem, AttentionDecodeProblem, GroupedGemmProblem)
+}
+"""Families whose key is a summary of the problem."""
+
+
 def make_problem(kernel: str, dims: tuple[int, ...], dtype: str, layout: str = "nk", alignment: int = 16) -> Problem:
-    """Build the problem that a stored row names.
+    """Build the problem that a stored row names; a kernel without problems of its own has its sizes as keys.
 
     Raises
     ------
     ProblemError
-        If the family is unknown, or a size or an option is impossible.
+        If a size or an option is impossible.
     """
-    if kernel != "gemm" or len(dims) != 3:
+    if kernel in _FROM_DIMS:
+        return _FROM_DIMS[kernel](dims, dtype, layout)
+    if kernel != "gemm":
+        return KernelProblem(kernel, tuple(dims), dtype, layout)
+    if len(dims) != 3:
         raise ProblemError(f"cannot rebuild a problem of kernel {kernel!r} with sizes {dims}")
     m, n, k = dims
     return GemmProblem(m, n, k, dtype, layout, alignment)
