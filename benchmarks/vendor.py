@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from live_timing import TORCH_MM, Comparison
+from tutorial_list import tutorial_configs
 
 from wavetune.core.arch import find_arch
-from wavetune.core.config import GEMM
 from wavetune.core.problem import GemmProblem
 from wavetune.kernels.registry import find_family
 from wavetune.report.metrics import geometric_mean
@@ -32,20 +32,6 @@ LAYERS = {
 """(n, k) of qkv, output, gate and up, and down projections, from each model's published config.json."""
 
 BANDS = {"m <= 16": (1, 16), "64 <= m <= 1024": (64, 1024), "m >= 2048": (2048, 1 << 30)}
-
-# Triton's matmul tutorial (03-matrix-multiplication), its list for fp16 on CUDA.
-TUTORIAL = (
-    (128, 256, 64, 3, 8), (64, 256, 32, 4, 4), (128, 128, 32, 4, 4), (128, 64, 32, 4, 4), (64, 128, 32, 4, 4),
-    (128, 32, 32, 4, 4), (64, 32, 32, 5, 2), (32, 64, 32, 5, 2),
-)  # fmt: skip
-
-
-def tutorial_configs() -> list:
-    """Return the tutorial's list as configurations of the pointer kernel."""
-    return [
-        GEMM.config({"block_m": m, "block_n": n, "block_k": k, "group_m": 8, "num_warps": warps, "num_stages": stages})
-        for m, n, k, stages, warps in TUTORIAL
-    ]
 
 
 def main() -> None:

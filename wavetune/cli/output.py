@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from wavetune.core.shorthand import describe_config as describe_config
+from wavetune.core.shorthand import format_sizes as format_sizes
+from wavetune.core.shorthand import format_us as format_us
+from wavetune.core.shorthand import spell_config as spell_config
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,46 +78,6 @@ def data_table(*columns: str, right: Iterable[str] = (), title: str | None = Non
     for name in columns:
         table.add_column(name, justify="right" if name in numeric else "left", overflow="fold")
     return table
-
-
-def describe_config(config: Mapping[str, int | str]) -> str:
-    """Describe a configuration in the shorthand of tables: tile, then what differs from the plainest kernel.
-
-    ``128x256x64 w8 s3 g8 persistent tma e2`` is block sizes, warps, stages, group_m, schedule, load and
-    epilogue_split; a split of k is ``split4``. Families with other fields are written out.
-    """
-    rest = dict(config)
-    words = []
-    if all(name in rest for name in ("block_m", "block_n", "block_k")):
-        words.append("x".join(str(rest.pop(name)) for name in ("block_m", "block_n", "block_k")))
-    short = {"num_warps": "w", "num_stages": "s", "group_m": "g", "epilogue_split": "e", "split_k": "split"}
-    plain: dict[str, int | str] = {"split_k": 1, "epilogue_split": 1, "schedule": "tile", "load": "pointer"}
-    # split_k above 1 says the schedule already.
-    if rest.get("split_k", 1) != 1:
-        rest.pop("schedule", None)
-    for name in ("num_warps", "num_stages", "group_m", "split_k", "schedule", "load", "epilogue_split"):
-        if name in rest:
-            value = rest.pop(name)
-            if plain.get(name) != value:
-                words.append(f"{short.get(name, '')}{value}")
-    return " ".join([*words, *(f"{name}={value}" for name, value in rest.items())])
-
-
-def spell_config(config: Mapping[str, int | str]) -> str:
-    """Write a configuration out, ``name=value`` separated by blanks."""
-    return " ".join(f"{name}={value}" for name, value in config.items())
-
-
-def format_sizes(sizes: Sequence[int]) -> str:
-    """Write problem sizes as ``m x n x k``."""
-    return " x ".join(map(str, sizes))
-
-
-def format_us(latency_us: float) -> str:
-    """Write a latency with three to four significant digits."""
-    if math.isnan(latency_us):
-        return "?"
-    return f"{latency_us:.2f}" if latency_us < 100 else f"{latency_us:,.1f}"
 
 
 def _finite(value: Any) -> Any:

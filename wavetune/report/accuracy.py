@@ -23,9 +23,12 @@ from wavetune.report.metrics import (
 )
 from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.model_file import ModelFile
-from wavetune.store.table import MeasurementTable
+from wavetune.store.table import FloatArray, MeasurementTable
 
 N_WORST = 10
+
+SAME_LATENCY = 1.01
+"""Latencies within this ratio count as equal: near-best ones repeat only within 1 to 2.5 % (H200, 2026-11)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,9 @@ class ShapeResult:
         Source of the choice.
     predicted_us, measured_us, best_us : float
         Latency of the choice as predicted and as measured (NaN if unmeasured), and of the best.
+    default_us, top3_us, top8_us : float
+        Measured latency of the model's default configuration, and of the fastest among the best three (eight) of the
+        ranking; NaN if unmeasured.
     """
 
     dims: tuple[int, ...]
@@ -51,6 +57,9 @@ class ShapeResult:
     predicted_us: float
     measured_us: float
     best_us: float
+    default_us: float = float("nan")
+    top3_us: float = float("nan")
+    top8_us: float = float("nan")
 
     @property
     def efficiency(self) -> float:
@@ -87,6 +96,23 @@ class AccuracyReport:
     def sources(self) -> dict[str, int]:
         """Number of answers by source."""
         return dict(sorted(Counter(result.source for result in self.results).items()))
+
+    @property
+    def never_slower_rate(self) -> float:
+        """Share of problems on which the choice is no slower than the default, to `SAME_LATENCY`; NaN for none."""
+        slower = [
+            result.measured_us > SAME_LATENCY * result.default_us
+            for result in self.results
+            if not np.isnan(result.measured_us + result.default_us)
+        ]
+        return 1.0 - float(np.mean(slower)) if slower else float("nan")
+
+    def hit_rate(self, count: int) -> float:
+        """Share of problems whose best configuration, to `SAME_LATENCY`, is among the first 1, 3 or 8; NaN for none."""
+        latency = {1: "measured_us", 3: "top3_us", 8: "top8_us"}[count]
+        pairs = np.array([(getattr(result, latency), result.best_us) for result in self.results])
+        known = pairs[~np.isnan(pairs[:, 0])]
+        return float(np.mean(known[:, 0] <= SAME_LATENCY * known[:, 1])) if len(known) else float("nan")
 
     @property
     def worst(self) -> tuple[ShapeResult, ...]:
@@ -157,46 +183,55 @@ def evaluate_model(model: ModelFile, sweep: MeasurementTable, *, with_exact: boo
     position = {entry.config: index for index, entry in enumerate(sweep.configs)}
     problems, latency = sweep.latency_matrix()
     default = position.get(model.forms[model.default_index].config)
-    results, tops, errors, defaults = [], {3: [], 8: []}, [], []  # type: ignore[var-annotated]
+    results: list[ShapeResult] = []
+    errors: list[float] = []
     for sizes, measured in zip(problems.tolist(), latency, strict=True):
         m, n, k = sizes
         problem = GemmProblem(m, n, k, model.dtype, model.layout)
         choice = chooser.explain(problem)
-        best = int(np.nanargmin(measured))
-        best_us = float(measured[best])
+        fastest = int(np.nanargmin(measured))
+        best_us = float(measured[fastest])
         index = position.get(choice.config)
-        measured_us = float(measured[index]) if index is not None else float("nan")
+        ranked = [position[entry.config] for entry in chooser.rank(problem) if entry.config in position]
         results.append(
             ShapeResult(
                 problem.dims,
                 choice.config,
-                sweep.configs[best].config,
+                sweep.configs[fastest].config,
                 choice.source,
                 choice.latency_us,
-                measured_us,
+                float(measured[index]) if index is not None else float("nan"),
                 best_us,
+                default_us=float(measured[default]) if default is not None else float("nan"),
+                top3_us=_fastest(measured[ranked[:3]]),
+                top8_us=_fastest(measured[ranked[:8]]),
             )
         )
-        ranked = [position[entry.config] for entry in chooser.rank(problem) if entry.config in position]
-        for count, efficiencies in tops.items():
-            among = measured[ranked[:count]]
-            if not np.isnan(among).all():
-                efficiencies.append(best_us / np.nanmin(among))
         for config, predicted_us in chooser.predict(problem).items():
             row = position.get(config)
             if row is not None and measured[row] <= NEAR_BEST * best_us:
                 errors.append(abs(predicted_us / measured[row] - 1.0))
-        if default is not None and not np.isnan(measured[default]):
-            defaults.append(best_us / measured[default])
-    efficiency = np.array([result.efficiency for result in results])
-    known = efficiency[~np.isnan(efficiency)]
+    best, *others = (
+        np.array([getattr(result, name) for result in results])
+        for name in ("best_us", "measured_us", "default_us", "top3_us", "top8_us")
+    )
+    known, default_known, top3, top8 = (_known(best / latency) for latency in others)
     return AccuracyReport(
         results=tuple(results),
         efficiency=summarise_efficiency(known),
         regret=summarise_regret(known),
-        top3_efficiency=geometric_mean(np.array(tops[3])),
-        top8_efficiency=geometric_mean(np.array(tops[8])),
+        top3_efficiency=geometric_mean(top3),
+        top8_efficiency=geometric_mean(top8),
         mape_near_best=float(np.mean(errors)) if errors else float("nan"),
-        unmeasured=int(np.isnan(efficiency).sum()),
-        default_efficiency=summarise_efficiency(np.array(defaults)),
+        unmeasured=len(results) - len(known),
+        default_efficiency=summarise_efficiency(default_known),
     )
+
+
+def _fastest(measured: FloatArray) -> float:
+    known = _known(measured)
+    return float(known.min()) if len(known) else float("nan")
+
+
+def _known(values: FloatArray) -> FloatArray:
+    return values[~np.isnan(values)]

@@ -1,0 +1,125 @@
+"""``wavetune report``: a model's accuracy as a page, with every number beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, KernelOption, LayoutOption, SkipBadRowsOption
+from wavetune.cli.output import emit_json, show, two_columns, warn
+from wavetune.cli.progress import watch
+from wavetune.core.arch import find_arch
+from wavetune.core.dtype import find_dtype
+from wavetune.errors import ArchError, NoModelError
+from wavetune.runtime.codec import read_model
+from wavetune.runtime.device import ARCH_VARIABLE, resolve_arch
+from wavetune.runtime.locate import find_model_file, model_file_name
+
+DEFAULT_ARCH = "nvidia-h200"
+"""The GPU whose models and hold-out evidence ship with the package."""
+
+
+def report_command(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the page, its JSON and its CSV files.")],
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", metavar="FILE", help="The model to judge. Default: the installed one.", show_default=False
+        ),
+    ] = None,
+    oracle: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--oracle",
+            metavar="FILE...",
+            help="Exhaustive sweeps to judge on. Default: the hold-out sweep that ships for the model.",
+            show_default=False,
+        ),
+    ] = None,
+    points: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--points",
+            metavar="FILE...",
+            help="Wave-structured points for the staircase. Default: those the model was fitted to, if they are found.",
+            show_default=False,
+        ),
+    ] = None,
+    repeat: Annotated[
+        Path | None,
+        typer.Option(
+            "--repeat",
+            metavar="FILE",
+            help="A second measurement of some of the sweep's shapes: how much of the regret is noise.",
+            show_default=False,
+        ),
+    ] = None,
+    arch: ArchOption = None,
+    kernel: KernelOption = "gemm",
+    dtype: DtypeOption = "bf16",
+    layout: LayoutOption = "nk",
+    skip_bad_rows: SkipBadRowsOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write how good a model's choices are, where they fail and why: one page that works offline, JSON and CSV.
+
+    The exact table is off: shapes count as never measured. Where shapes were part of the fit, the page says so.
+    """
+    path = model or _installed_model(arch, kernel, dtype, layout)
+    file = read_model(path)
+    from wavetune.pipeline.report_inputs import ReportFiles, gather_inputs
+    from wavetune.report.document import build_document
+    from wavetune.report.render import write_report
+
+    with watch() as observer:
+        observer.begin("reading", 0)
+        inputs = gather_inputs(file, ReportFiles(oracle or (), points or (), repeat, skip_bad_rows))
+        observer.begin("judging", 0)
+        document = build_document(inputs)
+        observer.begin("writing", 0)
+        written = write_report(document, out)
+    facts = document.facts
+    if not facts["evidence"]["held_out"]:
+        warn(facts["evidence"]["text"])
+    if as_json:
+        emit_json({**facts, "written": [str(entry) for entry in written]})
+    else:
+        show(two_columns(_lines(facts, written)))
+
+
+def _installed_model(arch: str | None, kernel: str, dtype: str, layout: str) -> Path:
+    try:
+        gpu = resolve_arch(arch)
+    except ArchError:
+        if arch is not None or os.environ.get(ARCH_VARIABLE):
+            raise
+        gpu = find_arch(DEFAULT_ARCH)
+    path = find_model_file(gpu.name, kernel, find_dtype(dtype).name, layout)
+    if path is None:
+        raise NoModelError(
+            f"no model {gpu.name}/{model_file_name(kernel, dtype, layout)} is installed; name one with --model"
+        )
+    return path
+
+
+def _lines(facts: dict[str, Any], written: list[Path]) -> list[tuple[str, str]]:
+    head = facts["headline"]
+    efficiency, regret = head["efficiency"], head["regret"]
+    unmeasured = f", {head['unmeasured']} choices not measured" if head["unmeasured"] else ""
+    lines = [("model", f"{facts['model']['file']} on {facts['model']['arch']}")]
+    lines += [("judged on", f"{head['shapes']} shapes{unmeasured}")]
+    lines += [("", facts["evidence"]["text"])]
+    if efficiency["geomean"] is not None:
+        lines += [
+            (
+                "efficiency",
+                f"geomean {efficiency['geomean']:.4f}   5th percentile {efficiency['p5']:.4f}   "
+                f"min {efficiency['min']:.4f}",
+            ),
+            ("regret", f"mean {regret['mean']:.2%}   95th percentile {regret['p95']:.2%}   max {regret['max']:.2%}"),
+        ]
+    more = f" and {len(written) - 1} files of its numbers"
+    return [*lines, ("wrote", f"{written[0]}{more}")]
