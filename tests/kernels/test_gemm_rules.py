@@ -58,8 +58,8 @@ def test_tma_needs_alignment_and_hardware() -> None:
 
 
 def test_other_dtypes_are_refused() -> None:
-    """The kernels of this family do not take fp8."""
-    assert "not fp8" in str(illegal_reason(GemmProblem(64, 64, 64, dtype="fp8"), make_config(), H200))
+    """The kernels of this family do not take int8."""
+    assert "not int8" in str(illegal_reason(GemmProblem(64, 64, 64, dtype="int8"), make_config(), H200))
 
 
 def test_a_grid_beyond_31_bits_is_illegal() -> None:

@@ -22,19 +22,31 @@ class DType:
         Size of one element of the result that a kernel of this dtype stores (bf16 for fp8 inputs).
     aliases : tuple of str
         Other spellings, such as torch's.
+    is_scaled : bool, default=False
+        Whether products carry scales: for the whole tensor or for each row, applied to the finished sum, unless
+        ``scale_block`` says otherwise.
+    scale_block : int, default=0
+        Elements of k that share a scale, as do as many rows of B; 0 if scales do not change along k. Such scales are
+        applied inside the main loop, so they make a format of its own, with its own kernels and models.
     """
 
     name: str
     input_bytes: int
     output_bytes: int
     aliases: tuple[str, ...] = ()
+    is_scaled: bool = False
+    scale_block: int = 0
 
 
 _ALL = (
     DType("bf16", 2, 2, ("bfloat16", "torch.bfloat16")),
     DType("fp16", 2, 2, ("float16", "half", "torch.float16")),
     DType("fp32", 4, 4, ("float32", "float", "torch.float32")),
-    DType("fp8", 1, 2, ("fp8_e4m3", "float8_e4m3fn", "torch.float8_e4m3fn")),
+    DType("fp8", 1, 2, ("fp8_e4m3", "float8_e4m3fn", "torch.float8_e4m3fn"), is_scaled=True),
+    # The same elements, summed by the matrix unit alone, at its precision.
+    DType("fp8_fast", 1, 2, ("fp8_e4m3_fast",), is_scaled=True),
+    # A scale for 128 elements of each row of A, and for 128 x 128 elements of B (DeepSeek-V3, arXiv:2412.19437, 3.3.2).
+    DType("fp8_block128", 1, 2, ("fp8_e4m3_block128",), is_scaled=True, scale_block=128),
     DType("int8", 1, 4, ("torch.int8",)),
 )
 

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
-
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import MAX_DIMENSION, GemmProblem
-from wavetune.errors import ConfigError
 from wavetune.kernels import gemm_device, gemm_pair_device
-from wavetune.kernels.call import IS_INTERPRETED, KernelCall, KernelVariant, Launch, LaunchSequence, bind, forget_memory
-from wavetune.kernels.gemm_operands import TORCH_DTYPES, GemmOperands, workspace_size
+from wavetune.kernels.call import (
+    IS_INTERPRETED,
+    KernelCall,
+    KernelVariant,
+    Launch,
+    LaunchSequence,
+    bind,
+    find_loaded,
+)
+from wavetune.kernels.gemm_descriptors import MAX_TMA_BOX, matrix_descriptor
+from wavetune.kernels.gemm_operands import TORCH_DTYPES, GemmOperands
+from wavetune.kernels.gemm_reduction import check_workspace, overlaps_reduction, reduction_call, reduction_variant
+from wavetune.kernels.gemm_scaled import scaled_calls, scaled_illegal_reason
+from wavetune.kernels.gemm_scales import scale_strides
+from wavetune.kernels.launch_cache import LaunchCache
+from wavetune.kernels.placeholder import AMPLE_WORKSPACE
 from wavetune.mapping.gemm import ceil_div, map_gemm
 from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason
-
-MAX_TMA_BOX = 256
-"""Elements of one side of a TMA box (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 WARPGROUP_ROWS = 64
 """Rows of one wgmma (PTX ISA, wgmma.mma_async): narrower tiles compute the transpose."""
 
 PAIR_WIDTHS = {80: 64, 96: 64, 160: 128, 192: 128}
 """Tile widths made of two parts, and the columns of the left part; see `wavetune.kernels.gemm_pair_device`."""
-
-REDUCTION_BLOCK = 512
-"""Columns that one CTA of the split-k reduction adds up: one 16-byte load of each split for each of 128 threads."""
 
 
 def illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
@@ -43,6 +49,10 @@ def illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -
     is_pair = block_n in PAIR_WIDTHS
     if problem.dtype not in TORCH_DTYPES:
         return f"the kernels take {', '.join(TORCH_DTYPES)}, not {problem.dtype}"
+    if find_dtype(problem.dtype).is_scaled:
+        reason = scaled_illegal_reason(problem, config, arch)
+        if reason is not None:
+            return reason
     for name in ("block_m", "block_n", "block_k", "num_warps"):
         size = _int(config, name)
         if size & (size - 1) and not (name == "block_n" and is_pair):
@@ -99,9 +109,7 @@ def gemm_variants(
     b_is_nk = {"B_IS_NK": layout == "nk"}
     swap = {"SWAP": arch.has_tma and block_m < WARPGROUP_ROWS <= block_n}
     finish = {"HAS_BIAS": has_bias, "ACTIVATION": activation}
-    in_units = {"UNIT": unit}
-    # Programmatic dependent launch needs compute capability 9.0, as TMA does; the interpreter does not know it.
-    overlap = {"OVERLAP": arch.has_tma and not IS_INTERPRETED}
+    in_units, overlap = {"UNIT": unit}, {"OVERLAP": overlaps_reduction(arch)}
     num_warps, num_stages = _int(config, "num_warps"), _int(config, "num_stages")
 
     def variant(kernel: Any, *constants: dict[str, Any]) -> KernelVariant:
@@ -110,14 +118,7 @@ def gemm_variants(
 
     if schedule == "split_k":
         split = {"SPLIT_K": config["split_k"]}
-        reduction = KernelVariant(
-            gemm_device.reduce_splits_kernel,
-            {"BLOCK_N": REDUCTION_BLOCK, **split, **finish, **in_units, **overlap},
-            num_warps=4,
-            num_stages=1,
-            arch=arch,
-            overlaps_previous=overlap["OVERLAP"],
-        )
+        reduction = reduction_variant(config, arch, unit, has_bias, activation)
         if is_pair:
             main = variant(gemm_pair_device.split_pair_kernel, tile, width, split, b_is_nk, in_units, overlap)
         else:
@@ -159,6 +160,8 @@ def gemm_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> 
     ProblemError
         If a size is zero.
     """
+    if operands.scale_a is not None:
+        return scaled_calls(operands, config, arch)
     problem = operands.problem
     m, n, k = problem.dims
     a, b, out, bias = operands.a, operands.b, operands.out, operands.bias
@@ -171,11 +174,10 @@ def gemm_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> 
     inputs = _input_descriptors(operands, config) if is_tma else (a, b)
     in_units = (m, n // unit, k // unit)
     if config["schedule"] == "split_k":
-        _check_workspace(operands, config)
+        check_workspace(operands, config)
         strides = () if is_tma else (a.stride(0) // unit, b.stride(0) // unit)
         main = KernelCall(variants[0], (*inputs, operands.partials, *in_units, *strides), grid_size)
-        reduce_args = (operands.partials, out, bias, m, n // unit, out.stride(0) // unit)
-        return [main, KernelCall(variants[1], reduce_args, m * ceil_div(n, REDUCTION_BLOCK))]
+        return [main, reduction_call(operands, variants[1], unit)]
     if is_tma:
         args = (*inputs, *_output_descriptors(out, config), bias, m, n, k)
     else:
@@ -199,6 +201,14 @@ def bind_gemm(operands: GemmOperands, config: KernelConfig, arch: ArchSpec, stre
     return LaunchSequence(tuple(launches))
 
 
+def is_loaded(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> bool:
+    """Whether `bind_gemm` would compile nothing on the current device; needs no workspace and allocates none."""
+    if IS_INTERPRETED:
+        return True
+    calls = gemm_calls(replace(operands, partials=AMPLE_WORKSPACE), config, arch)
+    return all(find_loaded(call) is not None for call in calls)
+
+
 def launch_gemm(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> None:
     """Run one GEMM on the current stream of the operands' device, without allocating.
 
@@ -214,39 +224,35 @@ def launch_gemm(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) ->
     problem = operands.problem
     if problem.is_empty:
         if problem.m and problem.n:
-            _fill_empty_product(operands)
+            fill_empty_product(operands)
         return
     a, b, out, bias, partials = operands.a, operands.b, operands.out, operands.bias, operands.partials
     stream = _current_stream(out)
-    # A launch is decided by addresses, strides and the configuration, so the bound one serves again: weights stay
-    # where they are, and an allocator reuses the places of activations.
     key = (
         problem, config, operands.activation, stream, out.device.index,
         a.data_ptr(), b.data_ptr(), out.data_ptr(), a.stride(0), b.stride(0), out.stride(0),
         0 if bias is None else bias.data_ptr(), 0 if partials is None else partials.data_ptr(),
+        _scale_key(operands),
     )  # fmt: skip
     launch = _BOUND.get(key)
     if launch is None:
-        if len(_BOUND) >= MAX_BOUND:
-            _BOUND.clear()
         launch = bind_gemm(operands, config, arch, stream)
-        if forget_memory(launch):
-            _BOUND[key] = launch
+        _BOUND.add(key, launch)
     launch()
 
 
-MAX_BOUND = 4096
-"""Bound launches that are kept, about 1 KB each; all are dropped when there are more."""
-
-_BOUND: dict[tuple[object, ...], Launch] = {}
+_BOUND = LaunchCache()
 
 
 def _int(config: KernelConfig, name: str) -> int:
     return int(config[name])
 
 
-def _descriptor(tensor: Any, rows: int, columns: int) -> TensorDescriptor:
-    return TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], [rows, columns])
+def _scale_key(operands: GemmOperands) -> tuple[object, ...] | None:
+    if operands.scale_a is None:
+        return None
+    scales = (operands.scale_a, operands.scale_b)
+    return operands.out.dtype, *((scale.data_ptr(), scale_strides(scale)) for scale in scales)
 
 
 def _parts(config: KernelConfig) -> tuple[int, ...]:
@@ -255,17 +261,17 @@ def _parts(config: KernelConfig) -> tuple[int, ...]:
     return (block_n,) if left is None else (left, block_n - left)
 
 
-def _input_descriptors(operands: GemmOperands, config: KernelConfig) -> tuple[TensorDescriptor, ...]:
+def _input_descriptors(operands: GemmOperands, config: KernelConfig) -> tuple[Any, ...]:
     block_k = _int(config, "block_k")
-    a = _descriptor(operands.a, _int(config, "block_m"), block_k)
+    a = matrix_descriptor(operands.a, _int(config, "block_m"), block_k)
     if operands.problem.layout == "nk":
-        return (a, *(_descriptor(operands.b, width, block_k) for width in _parts(config)))
-    return (a, *(_descriptor(operands.b, block_k, width) for width in _parts(config)))
+        return (a, *(matrix_descriptor(operands.b, width, block_k) for width in _parts(config)))
+    return (a, *(matrix_descriptor(operands.b, block_k, width) for width in _parts(config)))
 
 
-def _output_descriptors(out: Any, config: KernelConfig) -> tuple[TensorDescriptor, ...]:
+def _output_descriptors(out: Any, config: KernelConfig) -> tuple[Any, ...]:
     block_m, split = _int(config, "block_m"), _int(config, "epilogue_split")
-    return tuple(_descriptor(out, block_m, width // split) for width in _parts(config))
+    return tuple(matrix_descriptor(out, block_m, width // split) for width in _parts(config))
 
 
 def _current_stream(tensor: Any) -> int:
@@ -276,14 +282,8 @@ def _current_stream(tensor: Any) -> int:
     return int(torch.cuda.current_stream(tensor.device).cuda_stream)
 
 
-def _check_workspace(operands: GemmOperands, config: KernelConfig) -> None:
-    needed = workspace_size(operands.problem, config)
-    if operands.partials is None or operands.partials.numel() < needed:
-        has = "none" if operands.partials is None else operands.partials.numel()
-        raise ConfigError(f"split_k needs a workspace of {needed} fp32, got {has}; use GemmOperands.with_workspace")
-
-
-def _fill_empty_product(operands: GemmOperands) -> None:
+def fill_empty_product(operands: GemmOperands) -> None:
+    """Write the result of an empty sum: the activation of the bias, of zero without one."""
     import torch
 
     if operands.bias is None:

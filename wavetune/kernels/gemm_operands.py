@@ -9,18 +9,22 @@ from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ProblemError
+from wavetune.kernels.gemm_scales import fill_random, random_scales
 from wavetune.mapping.legality import TMA_ALIGNMENT
 
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
 """Activations of the epilogue, applied in fp32 after the bias."""
 
-TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+TORCH_DTYPES = {
+    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32",
+    "fp8": "float8_e4m3fn", "fp8_fast": "float8_e4m3fn", "fp8_block128": "float8_e4m3fn",
+}  # fmt: skip
 """Torch's names of the dtypes that the kernels take."""
 
 
 @dataclass(frozen=True, slots=True)
 class GemmOperands:
-    """The tensors of one GEMM.
+    """The tensors of one GEMM; of a scaled dtype every element of A and B stands for itself times its scale.
 
     Parameters
     ----------
@@ -38,6 +42,8 @@ class GemmOperands:
         Applied after the bias.
     partials : Tensor of fp32, optional
         Workspace of split-k, at least `workspace_size` elements.
+    scale_a, scale_b : Tensor of fp32, optional
+        Of a scaled dtype; shaped as `wavetune.kernels.gemm_scales` says.
     """
 
     problem: GemmProblem
@@ -47,6 +53,8 @@ class GemmOperands:
     bias: Any = None
     activation: str = "none"
     partials: Any = None
+    scale_a: Any = None
+    scale_b: Any = None
 
     def with_workspace(self, config: KernelConfig) -> GemmOperands:
         """Return operands that have the workspace of ``config``, allocating what is missing."""
@@ -56,6 +64,11 @@ class GemmOperands:
         if not needed or (self.partials is not None and self.partials.numel() >= needed):
             return self
         return replace(self, partials=torch.empty(needed, dtype=torch.float32, device=self.a.device))
+
+
+def result_dtype(dtype: str) -> str:
+    """Return the dtype of the result and the bias: bf16 for fp8 operands, else their own."""
+    return "bf16" if find_dtype(dtype).is_scaled else dtype
 
 
 def workspace_size(problem: GemmProblem, config: KernelConfig) -> int:
@@ -87,8 +100,9 @@ def operand_problem(a: Any, b: Any, out: Any, layout: str) -> GemmProblem:
 
 
 def make_gemm_operands(
-    problem: GemmProblem, device: str, seed: int, n_copies: int = 1, *, has_bias: bool = False, activation: str = "none"
-) -> list[GemmOperands]:
+    problem: GemmProblem, device: str, seed: int, n_copies: int = 1, *, has_bias: bool = False,
+    activation: str = "none", scales: str = "row",
+) -> list[GemmOperands]:  # fmt: skip
     """Allocate operands with random data; zeros would run faster than real data.
 
     Parameters
@@ -105,6 +119,8 @@ def make_gemm_operands(
         Whether to make a bias.
     activation : str, default="none"
         One of `ACTIVATIONS`.
+    scales : {"row", "tensor"}, default="row"
+        Of a scaled dtype, see `wavetune.kernels.gemm_scales`; ignored by every other.
 
     Returns
     -------
@@ -113,22 +129,30 @@ def make_gemm_operands(
     """
     import torch
 
-    dtype = getattr(torch, TORCH_DTYPES[problem.dtype])
+    element = find_dtype(problem.dtype)
+    dtype, out_dtype = (getattr(torch, TORCH_DTYPES[name]) for name in (problem.dtype, result_dtype(problem.dtype)))
     generator = torch.Generator(device=device).manual_seed(seed)
-    unit = max(problem.alignment // find_dtype(problem.dtype).input_bytes, 1)
     m, n, k = problem.dims
 
-    def matrix(rows: int, columns: int) -> Any:
+    def matrix(rows: int, columns: int, dtype: Any) -> Any:
+        unit = max(problem.alignment // dtype.itemsize, 1)
         padded = -(-columns // unit) * unit
         return torch.empty((rows, padded), dtype=dtype, device=device)[:, :columns]
 
     copies = []
     for _ in range(n_copies):
-        a, b, out = matrix(m, k), matrix(n, k) if problem.layout == "nk" else matrix(k, n), matrix(m, n)
-        a.normal_(generator=generator)
-        # Keeps the result near 1 whatever k is, as layers with normalised weights do.
-        b.normal_(std=max(k, 1) ** -0.5, generator=generator)
+        a, out = matrix(m, k, dtype), matrix(m, n, out_dtype)
+        b = matrix(n, k, dtype) if problem.layout == "nk" else matrix(k, n, dtype)
+        factors: tuple[Any, Any] = (None, None)
+        if element.is_scaled:
+            fill_random(a, generator)
+            fill_random(b, generator)
+            factors = random_scales(problem, scales, generator)
+        else:
+            a.normal_(generator=generator)
+            # Keeps the result near 1 whatever k is, as layers with normalised weights do.
+            b.normal_(std=max(k, 1) ** -0.5, generator=generator)
         out.fill_(float("nan"))
-        bias = torch.empty(n, dtype=dtype, device=device).normal_(generator=generator) if has_bias else None
-        copies.append(GemmOperands(problem, a, b, out, bias, activation))
+        bias = torch.empty(n, dtype=out_dtype, device=device).normal_(generator=generator) if has_bias else None
+        copies.append(GemmOperands(problem, a, b, out, bias, activation, None, *factors))
     return copies

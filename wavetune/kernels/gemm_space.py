@@ -13,10 +13,12 @@ from itertools import product
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import GEMM, KernelConfig
+from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
 from wavetune.kernels.gemm import illegal_reason
 
 _ROOMY = 2**14
+_UNLIMITED = 2**31
 
 
 @dataclass(frozen=True)
@@ -122,3 +124,54 @@ def gemm_space(arch: ArchSpec, dtype: str = "bf16") -> list[KernelConfig]:
     for family in _POINTER_FAMILIES:
         configs.update(dict.fromkeys(family.configs("pointer")))
     return [config for config in configs if illegal_reason(probe, config, arch) is None]
+
+
+_FALLBACK_BANDS = (
+    (16, (16, 64, 128), 4, 4),
+    (32, (32, 64, 128), 4, 3),
+    (64, (64, 64, 64), 4, 4),
+    (256, (64, 128, 64), 4, 3),
+    (_UNLIMITED, (128, 128, 64), 8, 3),
+)
+"""``(largest m, (block_m, block_n, block_k), num_warps, num_stages)``. The tile grows with the rows that there are;
+warps and stages are those of the pointer families above. Not tuned for any GPU."""
+
+_SMALL_FALLBACKS = (((64, 64, 64), 4, 2), ((64, 64, 32), 4, 2), ((16, 16, 16), 4, 1))
+"""``(tile, num_warps, num_stages)`` for GPUs with little shared memory, largest tile first."""
+
+_BAND_FOR_ALL = 64
+"""Rows whose tile serves every m where one must."""
+
+
+def fallback_configs(problem: GemmProblem, arch: ArchSpec, *, one_for_all_m: bool = False) -> Iterator[KernelConfig]:
+    """Yield legal configurations for a problem that no model covers, preferred ones first.
+
+    Pointer loads and no split of k: legal for every alignment and size, deterministic, and a handful of kernels for
+    all sizes together.
+
+    Parameters
+    ----------
+    problem : GemmProblem
+        What to compute.
+    arch : ArchSpec
+        The GPU.
+    one_for_all_m : bool, default=False
+        Whether m may not decide, so that a row's result does not depend on it.
+    """
+    m, scale_block = _BAND_FOR_ALL if one_for_all_m else problem.m, find_dtype(problem.dtype).scale_block
+    candidates = [band[1:] for band in _FALLBACK_BANDS if m <= band[0]][:1]
+    for (block_m, block_n, block_k), num_warps, num_stages in (*candidates, *_SMALL_FALLBACKS):
+        config = GEMM.config(
+            {
+                "block_m": block_m, "block_n": block_n, "block_k": scale_block or block_k, "group_m": 8,
+                "num_warps": num_warps, "num_stages": num_stages,
+            }
+        )  # fmt: skip
+        if illegal_reason(problem, config, arch) is None:
+            yield config
+
+
+def fallback_rows(m_range: tuple[int, int]) -> list[int]:
+    """Return one m of a range, ends included, for every configuration that `fallback_configs` prefers there."""
+    low, high = m_range
+    return [low, *(band[0] + 1 for band in _FALLBACK_BANDS if low <= band[0] < high)]

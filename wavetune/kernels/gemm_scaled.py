@@ -1,0 +1,148 @@
+"""The fp8 kernels of the GEMM family on the host: legality, and the launches of one problem."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from wavetune.core.arch import ArchSpec
+from wavetune.core.config import KernelConfig
+from wavetune.core.dtype import find_dtype
+from wavetune.core.problem import GemmProblem
+from wavetune.kernels import gemm_scaled_device
+from wavetune.kernels.call import KernelCall, KernelVariant
+from wavetune.kernels.gemm_descriptors import matrix_descriptor
+from wavetune.kernels.gemm_operands import GemmOperands
+from wavetune.kernels.gemm_reduction import check_workspace, overlaps_reduction, reduction_call, reduction_variant
+from wavetune.kernels.gemm_scales import scale_strides
+from wavetune.mapping.gemm import map_gemm
+from wavetune.mapping.legality import TMA_ALIGNMENT
+from wavetune.mapping.numerics import computes_transpose
+
+PROMOTED_ELEMENTS = 512
+"""Elements of k that Hopper's matrix unit sums at its own precision before the sum moves to fp32 registers.
+
+The unit keeps 13 fraction bits of the largest summand and cuts off the rest. Computed so with numpy (normal inputs in
+e4m3, 2026-11), the relative error of a result is 1.3e-4 for 128 elements, 3.3e-4 for 512 and 5.2e-4 for 1024, whatever
+k is; never promoted, it is 1.4e-3 at k = 4096 and 4.2e-3 at k = 28672, and with inputs of mean half their deviation
+7e-3 and 8e-2. Rounding the result to bf16 costs 1.7e-3, which hides the error of 512 at a quarter of the additions.
+"""
+
+MIN_BLOCK_K = 32
+"""Elements of k of one fp8 instruction (PTX ISA, wgmma.mma_async and mma.sync: k32)."""
+
+_FP8_TARGETS = ("sm_89", "sm_90", "sm_100")
+"""Targets with e4m3 in the matrix unit as torch stores it; gfx942 has another e4m3 (fnuz)."""
+
+
+def scaled_illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
+    """Say which rule of the fp8 kernels a configuration breaks that others of the family do not have, or None."""
+    block_n, block_k = int(config["block_n"]), int(config["block_k"])
+    if arch.target not in _FP8_TARGETS:
+        return f"{arch.name} has no matrix instruction for e4m3"
+    if problem.layout != "nk":
+        return "the matrix unit takes fp8 only with adjacent k: B must be stored as [n, k] (layout nk)"
+    if block_k < MIN_BLOCK_K:
+        return f"an fp8 matrix instruction needs block_k of at least {MIN_BLOCK_K}, got {block_k}"
+    if block_n & (block_n - 1):
+        return f"fp8 kernels have no tiles of two parts, got block_n={block_n}"
+    scale_block = find_dtype(problem.dtype).scale_block
+    if scale_block and block_n > scale_block:
+        return f"a tile of {block_n} columns has more than one scale of B; block_n is at most {scale_block}"
+    return None
+
+
+@lru_cache(maxsize=8192)
+def scaled_variants(
+    config: KernelConfig, arch: ArchSpec, dtype: str, out_dtype: str, is_aligned: bool, has_bias: bool, activation: str
+) -> tuple[KernelVariant, ...]:  # fmt: skip
+    """Return what a configuration compiles: one kernel, for split-k two. Independent of sizes.
+
+    Parameters
+    ----------
+    config : KernelConfig
+        A complete, legal GEMM configuration.
+    arch : ArchSpec
+        The GPU.
+    dtype, out_dtype : str
+        Of the operands and the result; that of the result only keeps variants apart.
+    is_aligned : bool
+        Whether rows and pointers are multiples of 16 bytes.
+    has_bias : bool
+        Whether a bias is added.
+    activation : str
+        One of `wavetune.kernels.gemm_operands.ACTIVATIONS`.
+    """
+    schedule, scale_block = config["schedule"], find_dtype(dtype).scale_block
+    unit_k, unit_n = _units(dtype, is_aligned)
+    constants = {name.upper(): config[name] for name in ("block_m", "block_n", "block_k", "group_m")}
+    if schedule == "split_k":
+        constants["SPLIT_K"] = config["split_k"]
+    constants |= {
+        "SWAP": computes_transpose(config, arch),
+        "IS_TMA": config["load"] == "tma",
+        "PROMOTE": _promoted_trips(dtype, int(config["block_k"])),
+        "SCALE_BLOCK": scale_block,
+        "UNIT_K": unit_k,
+        "UNIT_N": unit_n,
+    }
+    stages = int(config["num_warps"]), int(config["num_stages"])
+    if schedule == "split_k":
+        constants["OVERLAP"] = overlaps_reduction(arch)
+        main = KernelVariant(gemm_scaled_device.split_scaled_kernel, constants, *stages, arch)
+        return main, reduction_variant(config, arch, unit_n, has_bias, activation)
+    constants |= {"EPILOGUE_SPLIT": config["epilogue_split"], "HAS_BIAS": has_bias, "ACTIVATION": activation}
+    if schedule == "persistent":
+        kernel = gemm_scaled_device.persistent_scaled_kernel
+        return (KernelVariant(kernel, constants, *stages, arch, is_persistent=True),)
+    return (KernelVariant(gemm_scaled_device.tile_scaled_kernel, constants, *stages, arch),)
+
+
+def scaled_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> list[KernelCall]:
+    """Describe the launches of one fp8 GEMM, as `wavetune.kernels.gemm.gemm_calls` does for every other."""
+    problem = operands.problem
+    m, n, k = problem.dims
+    a, b, out = operands.a, operands.b, operands.out
+    unit_k, unit_n = _units(problem.dtype, True)
+    is_aligned = problem.alignment >= TMA_ALIGNMENT and k % unit_k == 0 and n % unit_n == 0
+    if not is_aligned:
+        unit_k = unit_n = 1
+    variants = scaled_variants(
+        config, arch, problem.dtype, str(out.dtype), is_aligned, operands.bias is not None, operands.activation
+    )
+    grid_size = map_gemm(problem, config, arch).grid_size
+    scales = (operands.scale_a, operands.scale_b)
+    sizes = (m, n // unit_n, k // unit_k, a.stride(0) // unit_k, b.stride(0) // unit_k)
+    strides = (*scale_strides(operands.scale_a), *scale_strides(operands.scale_b))
+    inputs = _input_descriptors(operands, config) if config["load"] == "tma" else (a, b)
+    if config["schedule"] == "split_k":
+        check_workspace(operands, config)
+        args: tuple[Any, ...] = (*inputs, operands.partials, *scales, *sizes, *strides)
+        return [KernelCall(variants[0], args, grid_size), reduction_call(operands, variants[1], unit_n)]
+    if config["load"] == "tma":
+        width = int(config["block_n"]) // int(config["epilogue_split"])
+        target = matrix_descriptor(out, int(config["block_m"]), width)
+    else:
+        target = out
+    args = (*inputs, target, operands.bias, *scales, *sizes, out.stride(0) // unit_n, *strides)
+    return [KernelCall(variants[0], args, grid_size)]
+
+
+def _units(dtype: str, is_aligned: bool) -> tuple[int, int]:
+    element = find_dtype(dtype)
+    return (TMA_ALIGNMENT // element.input_bytes, TMA_ALIGNMENT // element.output_bytes) if is_aligned else (1, 1)
+
+
+def _promoted_trips(dtype: str, block_k: int) -> int:
+    """Return the trips between two promotions; 0 for never, or where every trip is scaled by itself."""
+    if dtype == "fp8_fast" or find_dtype(dtype).scale_block:
+        return 0
+    return max(PROMOTED_ELEMENTS // block_k, 1)
+
+
+def _input_descriptors(operands: GemmOperands, config: KernelConfig) -> tuple[Any, Any]:
+    block_k = int(config["block_k"])
+    return (
+        matrix_descriptor(operands.a, int(config["block_m"]), block_k),
+        matrix_descriptor(operands.b, int(config["block_n"]), block_k),
+    )
