@@ -1,0 +1,249 @@
+"""From tensors to a launch of attention: choose, bind, and keep what is bound for the next call with its addresses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, spaced_lengths, spread_of
+from wavetune.core.config import KernelConfig
+from wavetune.errors import CaptureError, NoModelError
+from wavetune.kernels import attention, attention_decode
+from wavetune.kernels.attention_operands import AttentionDecodeOperands, AttentionOperands
+from wavetune.kernels.attention_space import decode_fallback_configs, fallback_configs, first_legal
+from wavetune.kernels.call import IS_INTERPRETED, KernelCall, find_loaded
+from wavetune.kernels.launch_cache import LaunchCache
+from wavetune.launch.attention_checks import check_starts
+from wavetune.launch.checks import SUPPORTED_DTYPES
+from wavetune.launch.gpu import LaunchGpu, current_stream, find_gpu
+from wavetune.mapping.attention import decode_workspace_size
+from wavetune.mapping.attention_shape import AnyAttentionProblem
+from wavetune.mapping.legality import TMA_ALIGNMENT
+from wavetune.runtime.attention_choice import choose_attention
+from wavetune.runtime.settings import Settings, settings
+
+MAX_CHOICES = 8192
+"""Choices that are kept; all are dropped when there are more, or when settings change."""
+
+_log = logging.getLogger("wavetune")
+
+_launches = LaunchCache()
+_choices: dict[tuple[AnyAttentionProblem, LaunchGpu], KernelConfig] = {}
+_choices_settings: list[Settings] = []
+_logged: set[tuple[str, ...]] = set()
+
+
+def clear_attention_plans() -> None:
+    """Forget choices and bound launches; compiled kernels stay loaded."""
+    _launches.clear()
+    _choices.clear()
+
+
+def run_attention(
+    q: Any, k: Any, v: Any, cu_seqlens: Any, cu_seqlens_k: Any, *, causal: bool, scale: float, window: int,
+    max_seqlen: int, max_seqlen_k: int, return_lse: bool,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Launch a prefill of checked tensors; a count of 0 was not given.
+
+    Returns
+    -------
+    out : Tensor
+        Of q's shape.
+    lse : Tensor
+        fp32, (batch, heads, q_len) or (heads, q_tokens); empty if not wanted.
+    """
+    result = torch.empty_like(q)
+    out = result if is_usable(result) else torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    q, k, v = (usable(tensor) for tensor in (q, k, v))
+    lse = torch.empty(_lse_shape(q, cu_seqlens) if return_lse else (0,), dtype=torch.float32, device=q.device)
+    if q.numel() == 0:
+        return result, lse
+    if k.numel() == 0:
+        attention.fill_without_keys(result, lse)
+        return result, lse
+    if cu_seqlens is None:
+        batch, heads, q_len, head_dim = q.shape
+        problem = AttentionProblem(
+            (q_len,) * batch, (k.shape[2],) * batch, heads, k.shape[1], head_dim, causal, window,
+            SUPPORTED_DTYPES[q.dtype],
+        )  # fmt: skip
+        q_starts, kv_starts, lse_view = None, None, lse
+        views = (q, k, v, out)
+    else:
+        cu_seqlens_k, max_seqlen_k = (
+            (cu_seqlens, max_seqlen) if cu_seqlens_k is None else (cu_seqlens_k, max_seqlen_k)
+        )  # fmt: skip
+        q_lengths = packed_lengths("cu_seqlens", cu_seqlens, q.shape[0], max_seqlen)
+        kv_lengths = packed_lengths("cu_seqlens_k", cu_seqlens_k, k.shape[0], max_seqlen_k)
+        problem = AttentionProblem(
+            q_lengths, kv_lengths, q.shape[1], k.shape[1], q.shape[2], causal, window, SUPPORTED_DTYPES[q.dtype],
+            is_packed=True,
+        )  # fmt: skip
+        q_starts, kv_starts = (part.to(q.device).contiguous() for part in (cu_seqlens, cu_seqlens_k))
+        lse_view = lse.unsqueeze(0)
+        views = (_as_batch(q), _as_batch(k), _as_batch(v), _as_batch(out))
+    operands = AttentionOperands(problem, *views, q_starts, kv_starts, lse_view if return_lse else None, scale)
+    gpu = find_gpu(q.device)
+    config = choose_config_for(
+        problem, gpu, lambda: first_legal(fallback_configs(problem, gpu.arch), problem, gpu.arch)
+    )
+    tensors = (q, k, v, out, q_starts, kv_starts, lse if return_lse else None)
+    _launch(gpu, operands, config, tensors, (scale, *(view.stride() for view in views)))
+    return (result if out is result else result.copy_(out)), lse
+
+
+def run_decode(
+    q: Any, k_cache: Any, v_cache: Any, block_table: Any, lengths: Any, *, scale: float, window: int, max_length: int,
+    return_lse: bool,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Launch a decode step of checked tensors; a count of 0 was not given.
+
+    Returns
+    -------
+    out : Tensor of shape (batch, heads, head_dim)
+        The result.
+    lse : Tensor of shape (batch, heads)
+        fp32; empty if not wanted.
+    """
+    result = torch.empty_like(q)
+    out = result if is_usable(result) else torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    q, k_cache, v_cache = (usable(tensor) for tensor in (q, k_cache, v_cache))
+    batch, heads, head_dim = q.shape
+    page_size = k_cache.shape[1]
+    lse = torch.empty((batch, heads) if return_lse else (0,), dtype=torch.float32, device=q.device)
+    if batch == 0:
+        return result, lse
+    longest = min(max_length or block_table.shape[1] * page_size, block_table.shape[1] * page_size)
+    if longest == 0 or k_cache.shape[0] == 0:
+        attention.fill_without_keys(result, lse)
+        return result, lse
+    # How long the others are is known to the GPU alone.
+    problem = AttentionDecodeProblem(
+        (longest,) * batch, heads, k_cache.shape[2], head_dim, page_size, window, SUPPORTED_DTYPES[q.dtype]
+    )
+    gpu = find_gpu(q.device)
+    config = choose_config_for(
+        problem, gpu, lambda: first_legal(decode_fallback_configs(problem, gpu.arch), problem, gpu.arch)
+    )
+    n_partials = decode_workspace_size(problem, int(config["splits"]))
+    partials = torch.empty(n_partials, dtype=torch.float32, device=q.device) if n_partials else None
+    if block_table.shape[1] > 1 and block_table.stride(1) != 1:
+        block_table = block_table.contiguous()
+    lengths = lengths.contiguous()
+    operands = AttentionDecodeOperands(
+        problem, q, k_cache, v_cache, block_table, lengths, out, lse if return_lse else None, scale, partials
+    )
+    tensors = (q, k_cache, v_cache, block_table, lengths, out, lse if return_lse else None, partials)
+    strides = (tensor.stride() for tensor in (q, k_cache, v_cache, block_table, out))
+    _launch(gpu, operands, config, tensors, (scale, *strides))
+    return (result if out is result else result.copy_(out)), lse
+
+
+def is_usable(tensor: Any) -> bool:
+    """Whether kernels can read and write a tensor where it is: rows of adjacent elements, 16-byte aligned."""
+    unit = TMA_ALIGNMENT // tensor.element_size()
+    strides = [stride for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True) if size > 1]
+    is_aligned = tensor.data_ptr() % TMA_ALIGNMENT == 0
+    return is_aligned and tensor.stride(-1) == 1 and all(stride > 0 and stride % unit == 0 for stride in strides)
+
+
+def usable(tensor: Any) -> Any:
+    """Return a tensor that kernels can read: itself, or a copy."""
+    return tensor if is_usable(tensor) else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def packed_lengths(name: str, starts: Any, tokens: int, longest: int) -> tuple[int, ...]:
+    """Return the lengths of packed sequences, as far as they can be known.
+
+    Where only the longest is known, the others are taken to be evenly spaced with the right sum: the grid depends on
+    the longest alone, and the choice of a configuration on little more. Otherwise starts on a GPU are read, which waits
+    for it.
+
+    Raises
+    ------
+    OperandError
+        If starts that are read are impossible.
+    CaptureError
+        If they would have to be read while a graph is captured.
+    """
+    if starts.device.type == "cpu":
+        return check_starts(name, starts.tolist(), tokens)
+    if longest:
+        n_sequences = starts.shape[0] - 1
+        others = (tokens - longest) // max(n_sequences - 1, 1)
+        spread = spread_of([longest] + [min(max(others, 0), longest)] * (n_sequences - 1))
+        return spaced_lengths(n_sequences, longest, spread)
+    if torch.cuda.is_current_stream_capturing():
+        raise CaptureError(f"{name} cannot be read while a CUDA graph is captured; give max_seqlen (and max_seqlen_k)")
+    return check_starts(name, starts.tolist(), tokens)
+
+
+def choose_config_for(
+    problem: AnyAttentionProblem, gpu: LaunchGpu, fallback: Callable[[], KernelConfig]
+) -> KernelConfig:  # fmt: skip
+    """Return the model's choice, or without a model that of the fixed rule; the latter is logged once."""
+    now = settings()
+    if not _choices_settings or _choices_settings[0] is not now:
+        _choices_settings[:] = [now]
+        _choices.clear()
+    key = (problem, gpu)
+    known = _choices.get(key)
+    if known is not None:
+        return known
+    try:
+        if gpu.device is None:
+            raise NoModelError(f"{gpu.arch.name} is not a known GPU")
+        num_sms = gpu.device.num_sms if gpu.device.is_scaled else None
+        config = choose_attention(problem, arch=gpu.device.arch.name, num_sms=num_sms).config
+    except NoModelError as error:
+        config = fallback()
+        about = (problem.kernel, problem.dtype, problem.layout, gpu.arch.name)
+        if about not in _logged:
+            _logged.add(about)
+            _log.warning("launching configurations that nobody tuned: %s", error)
+    if len(_choices) >= MAX_CHOICES:
+        _choices.clear()
+    _choices[key] = config
+    return config
+
+
+def _launch(
+    gpu: LaunchGpu, operands: Any, config: KernelConfig, tensors: tuple[Any, ...], layout: tuple[object, ...]
+) -> None:  # fmt: skip
+    with gpu.activate():
+        stream = 0 if gpu.index is None else current_stream(gpu.index)
+        addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+        key = (operands.problem, config, gpu, stream, layout, *addresses)
+        launch = _launches.get(key)
+        if launch is None:
+            calls, bind = _of_family(operands)
+            if gpu.is_capturing() and not _is_loaded(calls(operands, config, gpu.arch)):
+                raise CaptureError(
+                    f"a CUDA graph is being captured and no kernel for {operands.problem} with {config!r} is loaded; "
+                    "compiling it would break the capture, so run the same sizes once before"
+                )
+            launch = bind(operands, config, gpu.arch, stream)
+            _launches.add(key, launch)
+        launch()
+
+
+def _of_family(operands: Any) -> tuple[Callable[..., list[KernelCall]], Callable[..., Any]]:
+    if isinstance(operands, AttentionOperands):
+        return attention.attention_calls, attention.bind_attention
+    return attention_decode.decode_calls, attention_decode.bind_decode
+
+
+def _is_loaded(calls: list[KernelCall]) -> bool:
+    return IS_INTERPRETED or all(find_loaded(call) is not None for call in calls)
+
+
+def _as_batch(packed: Any) -> Any:
+    """See packed tokens (tokens, heads, head_dim) as a batch of one."""
+    return packed.transpose(0, 1).unsqueeze(0)
+
+
+def _lse_shape(q: Any, cu_seqlens: Any) -> tuple[int, ...]:
+    return tuple(q.shape[:3]) if cu_seqlens is None else (q.shape[1], q.shape[0])

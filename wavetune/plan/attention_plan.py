@@ -1,0 +1,207 @@
+"""Keys that attention is calibrated on, and others that a model is judged on.
+
+A key is one of `wavetune.core.attention_problem`: evenly spaced lengths. Every configuration is measured on every key,
+so a plan is a list of keys. Strata take turns, so that any prefix of the list is balanced, and within a stratum
+lengths, batches and heads follow sequences of low discrepancy, so that any prefix is spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import count
+from typing import TypeVar
+
+from wavetune.core.arch import ArchSpec
+from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, head_dim_of
+from wavetune.core.config import ATTENTION, ATTENTION_DECODE
+from wavetune.errors import ProblemError
+from wavetune.mapping.attention import attention_bytes, attention_flops, decode_bytes
+from wavetune.mapping.attention_shape import AnyAttentionProblem
+
+LENGTHS = (128, 16384)
+"""Shortest and longest prefill."""
+
+DECODE_LENGTHS = (128, 65536)
+"""Shortest and longest cache."""
+
+HEADS = ((32, 32), (32, 8), (8, 1), (16, 16), (64, 8), (16, 2), (40, 8), (12, 12))
+"""Query heads, and key and value heads, on one GPU: of public models, whole and split over GPUs."""
+
+BATCHES = (1, 2, 4, 8, 16)
+DECODE_BATCHES = (1, 4, 16, 32, 64, 128, 8, 2)
+SPREADS = (20, 40, 60, 80, 95)
+
+STRATA = ("uniform", "ragged", "group", "full", "prefix", "short")
+"""Causal prefills of one length; of different ones; with many query heads on one key and value head; without a mask; on
+top of a cache; many short ones."""
+
+DECODE_STRATA = ("uniform", "ragged", "group", "long")
+"""Caches of one length; of different ones; with many query heads on one key and value head; few, but very long."""
+
+PAGE_SIZE = 16
+"""Tokens of a page: the smallest that servers use, so the one with most look-ups."""
+
+MAX_POINT_US = 3000.0
+"""Keys that are expected to take longer, by half the peak rates, are left out: many configurations pay for each."""
+
+MAX_BYTES = 2 * 2**30
+"""Most bytes of a key's operands: several sets of them are in use."""
+
+_BASES = (2, 3, 5, 7)
+_STRATUM_STEP = 1009
+
+_Option = TypeVar("_Option")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionKey:
+    """A problem to measure and the reason why.
+
+    Parameters
+    ----------
+    problem : AttentionProblem or AttentionDecodeProblem
+        It is what its own key stands for.
+    stratum : str
+        One of `STRATA` or `DECODE_STRATA`.
+    """
+
+    problem: AnyAttentionProblem
+    stratum: str
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The key."""
+        return self.problem.dims
+
+
+def attention_keys(
+    kernel: str, n_keys: int, arch: ArchSpec, *, dtype: str = "bf16", layout: str = "d128", skip: int = 0,
+    excluded: Collection[tuple[int, ...]] = (),
+) -> list[AttentionKey]:  # fmt: skip
+    """Return keys of a family, always the same; more keys extend fewer.
+
+    Parameters
+    ----------
+    kernel : {"attention", "attention_decode"}
+        The family.
+    n_keys : int
+        How many.
+    arch : ArchSpec
+        Its peak rates tell which keys take too long.
+    dtype, layout : str
+        Element type and head dimension, ``d128``.
+    skip : int, default=0
+        Members of each stratum's sequence to pass over: another part of it is judged on than is measured.
+    excluded : collection of tuple of int
+        Keys to leave out.
+
+    Raises
+    ------
+    ProblemError
+        If the family or the layout is unknown.
+    """
+    if kernel not in (ATTENTION.name, ATTENTION_DECODE.name):
+        raise ProblemError(
+            f"no attention family is called {kernel!r}; known: {ATTENTION.name}, {ATTENTION_DECODE.name}"
+        )
+    head_dim = head_dim_of(layout)
+    strata = STRATA if kernel == ATTENTION.name else DECODE_STRATA
+    make: Callable[[str, int, int, str], AnyAttentionProblem] = (
+        _prefill if kernel == ATTENTION.name else _decode
+    )  # fmt: skip
+    # Strata begin at different places of the sequence, or they would pair the same lengths, batches and heads.
+    sequences = [
+        _affordable(make, stratum, head_dim, dtype, arch, skip + turn * _STRATUM_STEP)
+        for turn, stratum in enumerate(strata)
+    ]
+    seen = set(excluded)
+    keys: list[AttentionKey] = []
+    while len(keys) < n_keys:
+        for stratum, sequence in zip(strata, sequences, strict=True):
+            problem = next(problem for problem in sequence if problem.dims not in seen)
+            seen.add(problem.dims)
+            keys.append(AttentionKey(problem, stratum))
+    return keys[:n_keys]
+
+
+def expected_us(problem: AnyAttentionProblem, arch: ArchSpec) -> float:
+    """Return a rough latency: half the peak rates, and a few microseconds to launch."""
+    flops = attention_flops(problem) if isinstance(problem, AttentionProblem) else 0
+    return 5.0 + max(flops / (0.5e6 * arch.bf16_tflops), _operand_bytes(problem) / (0.5e3 * arch.dram_gb_per_s))
+
+
+def _affordable(
+    make: Callable[[str, int, int, str], AnyAttentionProblem], stratum: str, head_dim: int, dtype: str, arch: ArchSpec,
+    skip: int,
+) -> Iterator[AnyAttentionProblem]:  # fmt: skip
+    for index in count(skip):
+        problem = make(stratum, index, head_dim, dtype)
+        if expected_us(problem, arch) <= MAX_POINT_US and _operand_bytes(problem) <= MAX_BYTES:
+            yield problem
+
+
+def _prefill(stratum: str, index: int, head_dim: int, dtype: str) -> AttentionProblem:
+    at = [radical_inverse(index + 1, base) for base in _BASES]
+    longest = LENGTHS[1] if stratum != "short" else 1024
+    q_len = _length(at[0], LENGTHS[0], longest, is_ragged=bool(index % 2))
+    batch = _pick(BATCHES, at[1]) if stratum != "short" else 8 * _pick(BATCHES, at[1])
+    heads, kv_heads = _pick(HEADS, at[2])
+    kv_len, spread = q_len, 0
+    if stratum == "ragged":
+        batch, spread = max(batch, 2), _pick(SPREADS, at[3])
+    elif stratum == "group":
+        kv_heads = _divisor_near(heads, heads // _pick((4, 8, 16, 2, 32), at[3]))
+    elif stratum == "prefix":
+        # A chunk of queries on top of what is already in the cache.
+        kv_len = min(q_len + _length(at[3], LENGTHS[0], LENGTHS[1], is_ragged=bool(index % 3)), 2 * LENGTHS[1])
+    dims = (batch, q_len, kv_len, spread, heads, kv_heads, int(stratum != "full"), 0)
+    problem = AttentionProblem.from_dims(dims, dtype, f"d{head_dim}")
+    return AttentionProblem.from_dims(problem.dims, dtype, f"d{head_dim}")
+
+
+def _decode(stratum: str, index: int, head_dim: int, dtype: str) -> AttentionDecodeProblem:
+    at = [radical_inverse(index + 1, base) for base in _BASES]
+    low, high = DECODE_LENGTHS
+    longest = 16384 if stratum != "long" else high
+    kv_len = _length(at[0], low if stratum != "long" else 8192, longest, is_ragged=bool(index % 2))
+    batch = _pick(DECODE_BATCHES, at[1]) if stratum != "long" else _pick((1, 2, 4, 3), at[1])
+    heads, kv_heads = _pick(HEADS, at[2])
+    spread = 0
+    if stratum == "ragged":
+        batch, spread = max(batch, 4), _pick(SPREADS, at[3])
+    elif stratum == "group":
+        kv_heads = _divisor_near(heads, heads // _pick((8, 16, 4), at[3]))
+    dims = (batch, kv_len, spread, heads, kv_heads, PAGE_SIZE, 0)
+    problem = AttentionDecodeProblem.from_dims(dims, dtype, f"d{head_dim}")
+    return AttentionDecodeProblem.from_dims(problem.dims, dtype, f"d{head_dim}")
+
+
+def radical_inverse(index: int, base: int) -> float:
+    """Return the van der Corput sequence: the digits of ``index``, mirrored behind the point; in [0, 1)."""
+    result, unit = Fraction(0), Fraction(1, base)
+    while index:
+        index, digit = divmod(index, base)
+        result, unit = result + digit * unit, unit / base
+    return float(result)
+
+
+def _length(share: float, low: int, high: int, *, is_ragged: bool) -> int:
+    """Return a length spread evenly over octaves; a multiple of 128 unless ragged."""
+    length = round(low * math.exp(share * math.log(high / low)))
+    return length if is_ragged else max(round(length / 128), 1) * 128
+
+
+def _pick(options: Sequence[_Option], share: float) -> _Option:
+    return options[int(share * len(options))]
+
+
+def _divisor_near(heads: int, wanted: int) -> int:
+    """Return the largest number of key and value heads that divides ``heads`` and is at most ``wanted``."""
+    return next(size for size in range(max(wanted, 1), 0, -1) if heads % size == 0)
+
+
+def _operand_bytes(problem: AnyAttentionProblem) -> int:
+    return attention_bytes(problem) if isinstance(problem, AttentionProblem) else decode_bytes(problem)
