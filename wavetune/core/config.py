@@ -107,6 +107,9 @@ class KernelSpec:
         Values of fields that may be left out (older measurement files).
     words : mapping of str to tuple of str
         Categorical fields and the words they take. Every other field is a positive integer.
+    atomics : mapping of str to tuple
+        Values of fields with which a kernel adds up by atomics, so that two runs differ. None of the kernels shipped:
+        split-k adds through a workspace, in order.
     """
 
     name: str
@@ -115,6 +118,7 @@ class KernelSpec:
     micro: tuple[str, ...]
     defaults: Mapping[str, FieldValue] = field(default_factory=dict)
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    atomics: Mapping[str, tuple[FieldValue, ...]] = field(default_factory=dict)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -162,7 +166,43 @@ GEMM = KernelSpec(
     words=MappingProxyType({"schedule": ("tile", "persistent", "split_k"), "load": ("pointer", "tma")}),
 )
 
-KERNEL_SPECS: Mapping[str, KernelSpec] = MappingProxyType({spec.name: spec for spec in (GEMM,)})
+ATTENTION = KernelSpec(
+    name="attention",
+    dims=("batch", "q_len", "kv_len", "spread", "heads", "kv_heads", "is_causal", "window"),
+    macro=("block_m", "block_n", "order"),
+    micro=("masking", "num_warps", "num_stages", "max_registers"),
+    defaults=MappingProxyType({"max_registers": 255}),
+    words=MappingProxyType({"order": ("in_order", "longest_first"), "masking": ("separate", "edges")}),
+)
+
+ATTENTION_DECODE = KernelSpec(
+    name="attention_decode",
+    dims=("batch", "kv_len", "spread", "heads", "kv_heads", "page_size", "window"),
+    macro=("block_n", "splits"),
+    micro=("num_warps", "num_stages"),
+    defaults=MappingProxyType({"splits": 1}),
+)
+
+GROUPED_GEMM = KernelSpec(
+    name="grouped_gemm",
+    dims=("experts", "tokens", "active", "largest", "n", "k"),
+    macro=("block_m", "block_n", "block_k", "schedule"),
+    micro=("group_m", "num_warps", "num_stages", "load"),
+    defaults=MappingProxyType({"schedule": "tile", "group_m": 8, "load": "tma"}),
+    words=MappingProxyType({"schedule": ("tile", "persistent"), "load": ("pointer", "tma")}),
+)
+
+NVFP4_SCALES = KernelSpec(
+    name="nvfp4_scales",
+    dims=("blocks",),
+    macro=("blocks_per_cta",),
+    micro=("num_warps", "num_stages"),
+    defaults=MappingProxyType({"num_stages": 1}),
+)
+
+KERNEL_SPECS: Mapping[str, KernelSpec] = MappingProxyType(
+    {spec.name: spec for spec in (GEMM, ATTENTION, ATTENTION_DECODE, GROUPED_GEMM, NVFP4_SCALES)}
+)
 
 
 def find_kernel_spec(name: str) -> KernelSpec:

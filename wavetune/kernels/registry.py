@@ -13,10 +13,24 @@ from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError
 from wavetune.kernels import call as call_module
-from wavetune.kernels import gemm, gemm_device, gemm_pair_device, gemm_space, reference
+from wavetune.kernels import (
+    gemm,
+    gemm_device,
+    gemm_pair_device,
+    gemm_reduction,
+    gemm_scaled,
+    gemm_scaled_device,
+    gemm_space,
+    reference,
+)
+from wavetune.kernels.attention_family import AttentionDecodeFamily, AttentionFamily
 from wavetune.kernels.call import KernelCall, Launch
 from wavetune.kernels.gemm_operands import GemmOperands, make_gemm_operands, workspace_size
-from wavetune.kernels.placeholder import Placeholder
+from wavetune.kernels.gemm_scaled_space import scaled_space
+from wavetune.kernels.gemm_scales import scale_shapes
+from wavetune.kernels.grouped_gemm_family import GroupedGemmFamily
+from wavetune.kernels.nvfp4_scales import Nvfp4ScalesFamily
+from wavetune.kernels.placeholder import placeholder_operands
 from wavetune.kernels.windows import DataWindows
 
 
@@ -34,6 +48,10 @@ class KernelFamily(Protocol):
 
     def legal(self, problem: Any, config: KernelConfig, arch: ArchSpec) -> str | None:
         """Return why ``config`` cannot run ``problem``, or None."""
+        ...
+
+    def fallback_config(self, problem: Any, arch: ArchSpec) -> KernelConfig:
+        """Return a legal configuration for a GPU or dtype that no model covers: safe, not tuned."""
         ...
 
     def offline_calls(self, config: KernelConfig, arch: ArchSpec, dtype: str, layout: str) -> list[KernelCall]:
@@ -88,29 +106,39 @@ class GemmFamily:
 
     def configs(self, arch: ArchSpec, dtype: str) -> list[KernelConfig]:
         """Return the candidate configurations."""
-        return gemm_space.gemm_space(arch, dtype)
+        return scaled_space(arch, dtype) if find_dtype(dtype).is_scaled else gemm_space.gemm_space(arch, dtype)
 
     def legal(self, problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
         """Return why ``config`` cannot run ``problem``, or None."""
         return gemm.illegal_reason(problem, config, arch)
 
+    def fallback_config(self, problem: GemmProblem, arch: ArchSpec) -> KernelConfig:
+        """Return a legal configuration for a GPU or dtype that no model covers; see `gemm_space.fallback_configs`.
+
+        Raises
+        ------
+        ConfigError
+            If the kernels cannot run the problem at all, such as one of int8.
+        """
+        for config in gemm_space.fallback_configs(problem, arch):
+            return config
+        raise ConfigError(f"no configuration is legal for {problem} on {arch.name}")
+
     def offline_calls(self, config: KernelConfig, arch: ArchSpec, dtype: str, layout: str) -> list[KernelCall]:
         """Return the launches of ``config`` over placeholders; the main one first."""
         size = 2**14
-        matrix = Placeholder(dtype, (size, size))
-        operands = GemmOperands(
-            GemmProblem(size, size, size, dtype=dtype, layout=layout), matrix, matrix, matrix,
-            partials=Placeholder("fp32", (2**40,)),
-        )  # fmt: skip
-        return gemm.gemm_calls(operands, config, arch)
+        problem = GemmProblem(size, size, size, dtype=dtype, layout=layout)
+        return gemm.gemm_calls(placeholder_operands(problem), config, arch)
 
     def validation_problems(self, dtype: str, layout: str) -> tuple[GemmProblem, ...]:
         """Return one problem whose tiles outnumber the resident CTAs, ragged in every size, and one row."""
         # 2101 x 2056 is 153 tiles of 128 x 256: the loop of a persistent kernel runs more than once. 4104 is at
-        # least 16 trips of 256, so that every split has work; all but m are multiples of 8, as TMA wants.
+        # least 16 trips of 256, so that every split has work; all but m are multiples of 8, as TMA wants. fp8 wants
+        # k to be one of 16.
+        k = 4112 if find_dtype(dtype).input_bytes == 1 else 4104
         return (
-            GemmProblem(2101, 2056, 4104, dtype=dtype, layout=layout),
-            GemmProblem(1, 2056, 4104, dtype=dtype, layout=layout),
+            GemmProblem(2101, 2056, k, dtype=dtype, layout=layout),
+            GemmProblem(1, 2056, k, dtype=dtype, layout=layout),
         )
 
     def make_operands(self, problem: GemmProblem, device: str, seed: int, n_copies: int = 1) -> list[GemmOperands]:
@@ -122,12 +150,18 @@ class GemmFamily:
         m, n, k = problem.dims
         b_shape = (n, k) if problem.layout == "nk" else (k, n)
         n_partials = workspace_size(problem, config)
+        scales: tuple[Any, Any] = (None, None)
+        if find_dtype(problem.dtype).is_scaled:
+            of_a, of_b = scale_shapes(problem)
+            scales = windows.take("fp32", *of_a), windows.take("fp32", *of_b)
         return GemmOperands(
             problem,
             windows.take(problem.dtype, m, k),
             windows.take(problem.dtype, *b_shape),
             windows.take(problem.dtype, m, n, is_output=True),
             partials=windows.scratch(n_partials) if n_partials else None,
+            scale_a=scales[0],
+            scale_b=scales[1],
         )
 
     def bind(self, operands: GemmOperands, config: KernelConfig, arch: ArchSpec, stream: int) -> Launch:
@@ -154,7 +188,7 @@ class GemmFamily:
 
     def source_hash(self) -> str:
         """Return a digest of the device code and of the host code that decides its constants."""
-        return _hash_files(*(module.__file__ for module in (gemm_device, gemm_pair_device, gemm, call_module)))
+        return _hash_files(*(module.__file__ for module in _SOURCES))
 
     def space_hash(self, arch: ArchSpec, dtype: str) -> str:
         """Return a digest of the candidate configurations."""
@@ -162,7 +196,17 @@ class GemmFamily:
         return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
-_FAMILIES: dict[str, KernelFamily] = {"gemm": GemmFamily()}
+_SOURCES = (
+    gemm_device, gemm_pair_device, gemm, call_module, gemm_reduction, gemm_scaled_device, gemm_scaled,
+)  # fmt: skip
+
+_FAMILIES: dict[str, KernelFamily] = {
+    "gemm": GemmFamily(),
+    "attention": AttentionFamily(),
+    "attention_decode": AttentionDecodeFamily(),
+    "grouped_gemm": GroupedGemmFamily(),
+    "nvfp4_scales": Nvfp4ScalesFamily(),
+}
 
 
 def find_family(kernel: str) -> KernelFamily:

@@ -1,0 +1,161 @@
+"""What `grouped_matmul` accepts, and what it says about the rest.
+
+As in `wavetune.launch.checks`, only shapes, dtypes and devices are looked at, so the checks hold for fake tensors with
+symbolic sizes; strides and addresses are the launch's own matter. Group sizes are looked at where the host has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from wavetune.core.problem import check_dimension
+from wavetune.errors import OperandError, OperandTypeError, ProblemError, ProblemTypeError
+from wavetune.launch.checks import SUPPORTED_DTYPES
+
+GROUPED_ACTIVATIONS = ("none", "silu_and_mul")
+"""``silu_and_mul``: the weight holds gate rows, then as many up rows; the result is ``silu(gate) * up``."""
+
+
+def check_grouped_types(x: object, w: object, out: object, activation: object) -> None:
+    """Refuse what is not a tensor, and activations that there are not.
+
+    Raises
+    ------
+    OperandTypeError
+        Naming the argument.
+    """
+    for name, value, is_optional in (("x", x, False), ("w", w, False), ("out", out, True)):
+        if not isinstance(value, torch.Tensor) and not (is_optional and value is None):
+            raise OperandTypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if activation not in GROUPED_ACTIVATIONS:
+        raise OperandTypeError(f"activation must be None or 'silu_and_mul', got {activation!r}")
+
+
+def check_grouped_operands(x: Any, w: Any, groups: Any, activation: str, out: Any = None) -> None:
+    """Refuse tensors that do not belong together.
+
+    Parameters
+    ----------
+    x : Tensor of shape (tokens, k)
+        bf16 or fp16.
+    w : Tensor of shape (experts, n, k)
+        Of x's dtype, on its device.
+    groups : Tensor of shape (experts,) or (experts + 1,)
+        int32, on x's device.
+    activation : str
+        One of `GROUPED_ACTIVATIONS`.
+    out : Tensor of shape (tokens, n), or (tokens, n / 2) with an activation, optional
+        Of x's dtype, on its device.
+
+    Raises
+    ------
+    OperandError
+        Naming the argument and what to do.
+    """
+    if x.dim() != 2:
+        raise OperandError(f"x has shape {list(x.shape)}; it must be (tokens, k), rows sorted by expert")
+    if w.dim() != 3:
+        raise OperandError(f"w has shape {list(w.shape)}; it must be (experts, n, k)")
+    if x.dtype not in SUPPORTED_DTYPES:
+        raise OperandError(f"x is {x.dtype}; cast it to {' or '.join(map(str, SUPPORTED_DTYPES))}")
+    for name, tensor in (("w", w), ("out", out)):
+        if tensor is not None and tensor.dtype != x.dtype:
+            raise OperandError(f"{name} is {tensor.dtype} but x is {x.dtype}; cast one of them")
+    for name, tensor in (("w", w), ("group_sizes", groups), ("out", out)):
+        if tensor is not None and tensor.device != x.device:
+            raise OperandError(f"{name} is on {tensor.device} but x is on {x.device}; move one of them")
+    tokens, k = x.shape
+    experts, n, w_k = w.shape
+    if w_k != k:
+        raise OperandError(
+            f"x of shape {list(x.shape)} has {k} columns, but w of shape {list(w.shape)} has {w_k}; w must be "
+            "(experts, n, k)"
+        )
+    if groups.dim() != 1 or groups.shape[0] not in (experts, experts + 1):
+        raise OperandError(
+            f"group_sizes has shape {list(groups.shape)}, but w has {experts} experts; give {experts} sizes, or "
+            f"{experts + 1} offsets that begin with 0"
+        )
+    if groups.dtype != torch.int32:
+        raise OperandError(f"group_sizes must be torch.int32, got {groups.dtype}; cast it with .int()")
+    if activation != "none" and n % 2:
+        raise OperandError(f"with {activation} w holds gate and up rows, so n must be even, got {n}")
+    if out is None:
+        return
+    columns = n if activation == "none" else n // 2
+    if tuple(out.shape) != (tokens, columns):
+        raise OperandError(f"out must have shape {[tokens, columns]}, got {list(out.shape)}; it is never resized")
+
+
+def host_group_sizes(group_sizes: object, experts: int, tokens: int) -> tuple[int, ...]:
+    """Return group sizes that the host has, from sizes or offsets.
+
+    Parameters
+    ----------
+    group_sizes : iterable of int, or Tensor on the CPU
+        One size for each expert, or where each expert's rows begin and at last where they end.
+    experts, tokens : int
+        What they must fit.
+
+    Raises
+    ------
+    OperandTypeError
+        If it is no sequence of integers.
+    OperandError
+        If there is a wrong number of them, one is negative or falls, or they do not hold all tokens.
+    """
+    if isinstance(group_sizes, torch.Tensor):
+        if group_sizes.dim() != 1 or group_sizes.is_floating_point() or group_sizes.is_complex():
+            raise OperandTypeError(
+                f"group_sizes must hold integers along one axis, got shape {list(group_sizes.shape)} of "
+                f"{group_sizes.dtype}"
+            )
+        group_sizes = group_sizes.tolist()
+    if isinstance(group_sizes, str) or not isinstance(group_sizes, Iterable):
+        raise OperandTypeError(f"group_sizes must be integers or a torch.Tensor, got {type(group_sizes).__name__}")
+    try:
+        values = tuple(check_dimension(f"group_sizes[{index}]", value) for index, value in enumerate(group_sizes))
+    except ProblemTypeError as error:
+        raise OperandTypeError(str(error)) from None
+    except ProblemError as error:
+        raise OperandError(str(error)) from None
+    if len(values) == experts + 1:
+        return _sizes_between(values, tokens)
+    if len(values) != experts:
+        raise OperandError(
+            f"group_sizes has {len(values)} entries, but w has {experts} experts; give {experts} sizes, or "
+            f"{experts + 1} offsets that begin with 0"
+        )
+    if sum(values) != tokens:
+        raise OperandError(f"group_sizes must sum to the {tokens} rows of x, got {sum(values)}")
+    return values
+
+
+def _sizes_between(offsets: tuple[int, ...], tokens: int) -> tuple[int, ...]:
+    if offsets[0] != 0:
+        raise OperandError(f"offsets in group_sizes must begin with 0, got {offsets[0]}")
+    for index, (start, end) in enumerate(pairwise(offsets)):
+        if end < start:
+            raise OperandError(f"offsets in group_sizes must not fall, but [{index}] is {start} and the next {end}")
+    if offsets[-1] != tokens:
+        raise OperandError(f"offsets in group_sizes must end with the {tokens} rows of x, got {offsets[-1]}")
+    return tuple(end - start for start, end in pairwise(offsets))
+
+
+def check_no_grouped_gradient(*tensors: Any) -> None:
+    """Refuse tensors that must be differentiated.
+
+    Raises
+    ------
+    OperandError
+        If gradients are recorded and one of them requires them.
+    """
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        raise OperandError(
+            "grouped_matmul has no backward pass; use torch.no_grad(), detach x and w, or take "
+            "torch.nn.functional.grouped_mm"
+        )

@@ -1,0 +1,101 @@
+"""`grouped_matmul`: the experts of a mixture, in the configuration that the runtime chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import wavetune.launch.grouped_operator  # noqa: F401 (registers the operator)
+from wavetune.core.problem import check_dimension
+from wavetune.errors import CaptureError, OperandError, OperandTypeError, ProblemError, ProblemTypeError
+from wavetune.kernels.grouped_gemm_operands import device_groups
+from wavetune.launch.grouped_checks import check_grouped_types, check_no_grouped_gradient, host_group_sizes
+
+
+def grouped_matmul(
+    x: Any, w: Any, group_sizes: Any, *, activation: str | None = None, top_k: int | None = None, out: Any = None
+) -> Any:
+    """Multiply the tokens of each expert by its weight: ``out[rows of e] = x[rows of e] @ w[e].T``, summed in fp32.
+
+    Parameters
+    ----------
+    x : Tensor of shape (tokens, k)
+        bf16 or fp16; rows sorted by expert. Evenly spaced rows are read where they are, anything else is copied.
+    w : Tensor of shape (experts, n, k)
+        Of x's dtype; rows of adjacent elements.
+    group_sizes : sequence of int, or Tensor of shape (experts,) or (experts + 1,)
+        Tokens of each expert; or, with one entry more, where each expert's rows begin and at last where they end. On
+        the host (a sequence, a tensor on the CPU) they choose the configuration and the grid. On x's GPU they are read
+        by the kernel alone: the choice is made for the number of tokens, over routings that are likely, and a captured
+        graph follows what the tensor holds when it is replayed.
+    activation : {None, "silu_and_mul"}, default=None
+        With ``"silu_and_mul"`` w holds gate rows and then as many up rows, and the result is ``silu(gate) * up``.
+    top_k : int, optional
+        Experts that a token goes to: sharpens what is likely, where the sizes are on the GPU.
+    out : Tensor of shape (tokens, n), or (tokens, n / 2) with an activation, optional
+        Receives the result; never resized.
+
+    Returns
+    -------
+    Tensor of shape (tokens, n), or (tokens, n / 2) with an activation
+        ``out`` if it was given. Rows that no group on the GPU holds are not written.
+
+    Raises
+    ------
+    OperandError, OperandTypeError
+        If an argument cannot be used, or requires a gradient; the message names it and what to do.
+    CaptureError
+        If a CUDA graph is being captured, and the sizes are on the host or the kernel is not loaded.
+
+    Notes
+    -----
+    This is the operator ``torch.ops.wavetune.grouped_matmul``.
+
+    Examples
+    --------
+    >>> import torch, wavetune
+    >>> x, w = torch.randn(300, 2048).bfloat16().cuda(), torch.randn(4, 1536, 2048).bfloat16().cuda()  # doctest: +SKIP
+    >>> wavetune.grouped_matmul(x, w, [100, 0, 180, 20], activation="silu_and_mul").shape  # doctest: +SKIP
+    torch.Size([300, 768])
+    """
+    name = "none" if activation is None else activation
+    check_grouped_types(x, w, out, name)
+    experts_per_token = _check_top_k(top_k)
+    check_no_grouped_gradient(x, w, out)
+    groups, sizes = _groups(group_sizes, x, w)
+    if out is None:
+        return torch.ops.wavetune.grouped_matmul(x, w, groups, sizes, name, experts_per_token)
+    torch.ops.wavetune.grouped_matmul_out(x, w, groups, sizes, name, experts_per_token, out=out)
+    return out
+
+
+def _groups(group_sizes: Any, x: Any, w: Any) -> tuple[Any, tuple[int, ...] | None]:
+    """Return group sizes as a tensor of int32 on x's device, and as integers if the host has them."""
+    if isinstance(group_sizes, torch.Tensor) and (group_sizes.device == x.device != torch.device("cpu")):
+        if group_sizes.is_floating_point() or group_sizes.is_complex() or group_sizes.dtype == torch.bool:
+            raise OperandTypeError(f"group_sizes must hold integers, got {group_sizes.dtype}")
+        return group_sizes.to(torch.int32).contiguous(), None
+    if isinstance(group_sizes, torch.Tensor) and group_sizes.device.type != "cpu":
+        raise OperandError(f"group_sizes is on {group_sizes.device} but x is on {x.device}; move one of them")
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise CaptureError(
+            "a CUDA graph is being captured, which would keep these group sizes for ever; give group_sizes as a tensor "
+            "of int32 on the GPU, whose contents it follows"
+        )
+    if x.dim() != 2 or w.dim() != 3:
+        # The operator's own checks name it.
+        return torch.zeros(0, dtype=torch.int32, device=x.device), None
+    sizes = host_group_sizes(group_sizes, w.shape[0], x.shape[0])
+    return device_groups(sizes, str(x.device)), sizes
+
+
+def _check_top_k(top_k: object) -> int:
+    if top_k is None:
+        return 0
+    try:
+        return check_dimension("top_k", top_k)
+    except ProblemTypeError as error:
+        raise OperandTypeError(str(error)) from None
+    except ProblemError as error:
+        raise OperandError(str(error)) from None

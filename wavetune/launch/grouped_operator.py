@@ -1,0 +1,54 @@
+"""``torch.ops.wavetune.grouped_matmul``: what the dispatcher and ``torch.compile`` know of it.
+
+The operator chooses when it runs, not when it is traced. It computes forward only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from wavetune.launch.grouped_checks import check_grouped_operands
+from wavetune.launch.grouped_plan import run_grouped
+
+# The graph of a compiled model must not lay the operands out anew: their strides decide what is launched.
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+_INPUTS = 'Tensor x, Tensor w, Tensor groups, int[]? sizes=None, str activation="none", int top_k=0'
+
+_torch_library: Any = torch.library  # it has no types
+_library = _torch_library.Library("wavetune", "FRAGMENT")
+_library.define(f"grouped_matmul({_INPUTS}) -> Tensor", tags=_TAGS)
+_library.define(f"grouped_matmul_out({_INPUTS}, *, Tensor(a!) out) -> ()", tags=_TAGS)
+
+
+def _grouped_matmul(x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0) -> Any:
+    check_grouped_operands(x, w, groups, activation)
+    return run_grouped(x, w, groups, None if sizes is None else tuple(sizes), activation, None, top_k)
+
+
+def _grouped_matmul_out(
+    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, *, out: Any
+) -> None:
+    check_grouped_operands(x, w, groups, activation, out)
+    run_grouped(x, w, groups, None if sizes is None else tuple(sizes), activation, out, top_k)
+
+
+def _fake_grouped_matmul(
+    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0
+) -> Any:
+    check_grouped_operands(x, w, groups, activation)
+    return x.new_empty((x.shape[0], w.shape[1] if activation == "none" else w.shape[1] // 2))
+
+
+def _fake_grouped_matmul_out(
+    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, *, out: Any
+) -> None:
+    check_grouped_operands(x, w, groups, activation, out)
+
+
+# One implementation for every device: it says itself, by name, what it cannot launch on.
+_library.impl("grouped_matmul", _grouped_matmul, "CompositeExplicitAutograd")
+_library.impl("grouped_matmul_out", _grouped_matmul_out, "CompositeExplicitAutograd")
+_torch_library.register_fake("wavetune::grouped_matmul", _fake_grouped_matmul, lib=_library)
+_torch_library.register_fake("wavetune::grouped_matmul_out", _fake_grouped_matmul_out, lib=_library)

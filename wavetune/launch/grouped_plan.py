@@ -1,0 +1,184 @@
+"""From tensors to a launch of grouped GEMM: choose, bind, and keep what is bound for the next call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from wavetune.core.config import KernelConfig
+from wavetune.core.grouped_problem import GroupedGemmProblem
+from wavetune.errors import CaptureError, InfeasibleConfigError, NoModelError, OperandError
+from wavetune.kernels.call import IS_INTERPRETED, find_loaded
+from wavetune.kernels.grouped_gemm import grouped_call, grouped_illegal_reason, launch_grouped
+from wavetune.kernels.grouped_gemm_operands import GroupedGemmOperands
+from wavetune.kernels.grouped_gemm_space import grouped_fallback_configs
+from wavetune.launch.checks import SUPPORTED_DTYPES, check_device, check_sizes
+from wavetune.launch.first import UNUSABLE
+from wavetune.launch.gpu import LaunchGpu, find_gpu
+from wavetune.mapping.grouped_gemm import widest_groups
+from wavetune.mapping.legality import TMA_ALIGNMENT
+from wavetune.runtime.grouped_choice import choose_grouped_gemm, choose_grouped_gemm_for_graph, rank_grouped_gemm
+from wavetune.runtime.settings import Settings, settings
+
+MAX_CHOICES = 8192
+"""Choices that are kept; all are dropped when there are more, or when settings change."""
+
+_log = logging.getLogger("wavetune")
+
+_choices: dict[tuple[object, ...], KernelConfig] = {}
+_choices_settings: list[Settings] = []
+_logged: set[tuple[str, ...]] = set()
+_unusable: set[tuple[object, ...]] = set()
+
+
+def clear_grouped_plans() -> None:
+    """Forget choices; compiled kernels and bound launches stay."""
+    _choices.clear()
+
+
+def run_grouped(
+    x: Any, w: Any, groups: Any, sizes: tuple[int, ...] | None, activation: str, out: Any, top_k: int
+) -> Any:
+    """Launch a grouped GEMM of checked tensors.
+
+    Parameters
+    ----------
+    x, w, groups, out : Tensor
+        As `wavetune.launch.grouped_checks.check_grouped_operands` accepts them; ``out`` may be None.
+    sizes : tuple of int or None
+        The group sizes, if the host knows them.
+    activation : str
+        One of `wavetune.launch.grouped_checks.GROUPED_ACTIVATIONS`.
+    top_k : int
+        Experts that a token goes to, 0 if unknown.
+
+    Returns
+    -------
+    Tensor
+        ``out``, or a new one.
+    """
+    check_device("x", x)
+    (tokens, k), (experts, n, _) = x.shape, w.shape
+    check_sizes(tokens, n, k)
+    layout = "nk" if activation == "none" else "gated"
+    columns = n if layout == "nk" else n // 2
+    result = x.new_empty((tokens, columns)) if out is None else out
+    if 0 in (tokens, columns, experts):
+        return result
+    if k == 0:
+        return result.zero_()
+    x = x if _has_plain_rows(x) else x.contiguous()
+    if not _has_plain_rows(w) or w.stride(0) < n * w.stride(1):
+        raise OperandError(
+            f"w of shape {list(w.shape)} has strides {w.stride()}; its rows of k must be adjacent and its experts one "
+            "behind another: make it contiguous once, with w.contiguous()"
+        )
+    target = result if _has_plain_rows(result) else torch.empty_like(result, memory_format=torch.contiguous_format)
+    problem = GroupedGemmProblem(
+        widest_groups(experts, tokens) if sizes is None else sizes, n, k, SUPPORTED_DTYPES[x.dtype], layout,
+        _alignment(x, w),
+    )  # fmt: skip
+    operands = GroupedGemmOperands(problem, x, w, target, groups)
+    gpu = find_gpu(x.device)
+    with gpu.activate():
+        _launch(gpu, operands, sizes is not None, top_k)
+    return result if target is result else result.copy_(target)
+
+
+def _launch(gpu: LaunchGpu, operands: GroupedGemmOperands, is_known: bool, top_k: int) -> None:
+    problem = operands.problem
+    chosen = _choose(problem, gpu, is_known, top_k)
+    if gpu.is_capturing() and not is_loaded(operands, chosen, gpu):
+        raise CaptureError(
+            f"a CUDA graph is being captured and the kernel for {problem.tokens} tokens, {problem.experts} experts, "
+            f"n={problem.n}, k={problem.k} is not loaded; compiling it would break the capture, so call grouped_matmul "
+            "with the same sizes once before"
+        )
+    failure: Exception | None = None
+    for config in _candidates(chosen, problem, gpu):
+        identity = (gpu.index, problem.dtype, problem.layout, config)
+        if identity in _unusable:
+            continue
+        try:
+            launch_grouped(operands, config, gpu.arch)
+        except UNUSABLE as error:
+            failure = failure or error
+            _unusable.add(identity)
+            _log.warning("%r cannot run on %s, the next best takes its place: %s", config, gpu.arch.name, error)
+            continue
+        return
+    raise failure or InfeasibleConfigError(f"no configuration can run {problem.dims} on {gpu.arch.name}")
+
+
+def is_loaded(operands: GroupedGemmOperands, config: KernelConfig, gpu: LaunchGpu) -> bool:
+    """Whether a launch would compile nothing on the current device."""
+    return IS_INTERPRETED or find_loaded(grouped_call(operands, config, gpu.arch)) is not None
+
+
+def _choose(problem: GroupedGemmProblem, gpu: LaunchGpu, is_known: bool, top_k: int) -> KernelConfig:
+    """Return the model's choice, or without a model that of the fixed rule; the latter is logged once."""
+    now = settings()
+    if not _choices_settings or _choices_settings[0] is not now:
+        _choices_settings[:] = [now]
+        _choices.clear()
+    key = (problem, gpu, is_known, top_k)
+    known = _choices.get(key)
+    if known is not None:
+        return known
+    try:
+        if gpu.device is None:
+            raise NoModelError(f"{gpu.arch.name} is not a known GPU")
+        arch, num_sms = gpu.device.arch.name, gpu.device.num_sms if gpu.device.is_scaled else None
+        if is_known:
+            config = choose_grouped_gemm(problem, arch=arch, num_sms=num_sms).config
+        else:
+            config = choose_grouped_gemm_for_graph(
+                problem.tokens, problem.experts, problem.n, problem.k, top_k=top_k or None, dtype=problem.dtype,
+                layout=problem.layout, alignment=problem.alignment, arch=arch, num_sms=num_sms,
+            )  # fmt: skip
+    except NoModelError as error:
+        config = _first_fallback(problem, gpu, error)
+        about = (problem.dtype, problem.layout, gpu.arch.name)
+        if about not in _logged:
+            _logged.add(about)
+            _log.warning("launching configurations that nobody tuned: %s", error)
+    if len(_choices) >= MAX_CHOICES:
+        _choices.clear()
+    _choices[key] = config
+    return config
+
+
+def _first_fallback(problem: GroupedGemmProblem, gpu: LaunchGpu, reason: NoModelError) -> KernelConfig:
+    for config in grouped_fallback_configs(problem, gpu.arch):
+        return config
+    raise reason
+
+
+def _candidates(chosen: KernelConfig, problem: GroupedGemmProblem, gpu: LaunchGpu) -> Iterator[KernelConfig]:
+    """Yield the choice, and only where it fails, the next best and at last the fixed rule's."""
+    yield chosen
+    if gpu.device is not None:
+        try:
+            ranked = rank_grouped_gemm(problem, arch=gpu.device.arch.name, num_sms=gpu.device.num_sms)
+        except NoModelError:
+            ranked = []
+        for entry in ranked:
+            if entry.config != chosen and grouped_illegal_reason(problem, entry.config, gpu.arch) is None:
+                yield entry.config
+    yield from grouped_fallback_configs(problem, gpu.arch)
+
+
+def _has_plain_rows(tensor: Any) -> bool:
+    """Whether elements of the last axis are adjacent, and rows neither overlap nor repeat."""
+    *_, rows, columns = tensor.shape
+    return bool((columns <= 1 or tensor.stride(-1) == 1) and (rows <= 1 or tensor.stride(-2) >= columns))
+
+
+def _alignment(x: Any, w: Any) -> int:
+    """Return the alignment class of the inputs: what addresses and strides are divisible by, in bytes."""
+    size = x.element_size()
+    bits = x.data_ptr() | w.data_ptr() | (x.stride(0) | w.stride(0) | w.stride(1)) * size | TMA_ALIGNMENT
+    return int(bits & -bits)
