@@ -74,6 +74,7 @@ print("files", files())
 """
 
 
+@pytest.mark.slow
 def test_one_kernel_serves_all_sizes_and_is_fast_code(tmp_path: Path) -> None:
     """What calibration compiles is what launches look up; wgmma and TMA in a prefill, 16-byte copies in a decode."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), str(Path(__file__).parent)]

@@ -1,4 +1,4 @@
-"""These tests run in the process that `tests/launch/test_grouped_matmul_interpreted.py` starts, in the interpreter."""
+"""These tests run in the process that `tests/interpreter/test_interpreted.py` starts, in the interpreter."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""These tests run in Triton's interpreter, in a process that `tests/kernels/test_interpreter.py` starts."""
+"""These tests run in Triton's interpreter, in a process that `tests/interpreter/test_interpreted.py` starts."""
 
 import os
 
