@@ -1,0 +1,45 @@
+"""The documentation names what there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from wavetune.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="only in a checkout")
+
+
+def verbs(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command that does something."""
+    children = getattr(command, "commands", {})
+    if not children:
+        yield path
+    for name, child in children.items():
+        yield from verbs(child, (*path, name))
+
+
+def test_every_command_is_in_the_documentation() -> None:
+    """Each command is named on the page of commands."""
+    page = (DOCS / "commands.md").read_text()
+    for words in verbs(typer.main.get_command(app)):
+        assert f"wavetune {words[0]}" in page, words
+        assert words[-1] in page, words
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    """Every relative link and picture of a page is a file."""
+    pages = sorted(DOCS.glob("*.md"))
+    assert len(pages) > 8
+    for page in pages:
+        prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
+            assert (DOCS / target).is_file(), f"{page.name}: {target}"
