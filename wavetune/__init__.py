@@ -15,11 +15,25 @@ from wavetune.core.arch import ARCHS, ArchSpec, find_arch
 from wavetune.core.config import KernelConfig, KernelSpec
 from wavetune.core.problem import GemmProblem, Problem
 from wavetune.errors import WavetuneError
+from wavetune.runtime.choice import Choice, RankedConfig, Source
 from wavetune.runtime.choose import choose, choose_config, clear_caches, explain_choice, rank_configs
-from wavetune.runtime.chooser import Choice, RankedConfig, Source
+from wavetune.runtime.fingerprint import fingerprint
+from wavetune.runtime.misses import Miss, misses, write_misses
+from wavetune.runtime.reachable import reachable_configs
+from wavetune.runtime.settings import Settings, configure, settings
 
 if TYPE_CHECKING:
+    from wavetune.core.grouped_problem import GroupedGemmProblem
     from wavetune.fit.model import WaveLatencyModel
+    from wavetune.launch.attention import attention, attention_decode
+    from wavetune.launch.autotune import autotune
+    from wavetune.launch.grouped_matmul import grouped_matmul
+    from wavetune.launch.linear import patch_linear
+    from wavetune.launch.matmul import matmul
+    from wavetune.launch.perf_model import perf_model
+    from wavetune.launch.scaled_mm import scaled_matmul
+    from wavetune.launch.warmup import warmup, warmup_model
+    from wavetune.runtime.grouped_choice import choose_grouped_gemm_config
 
 __version__ = "0.1.0"
 
@@ -28,30 +42,66 @@ __all__ = [
     "ArchSpec",
     "Choice",
     "GemmProblem",
+    "GroupedGemmProblem",
     "KernelConfig",
     "KernelSpec",
+    "Miss",
     "Problem",
     "RankedConfig",
+    "Settings",
     "Source",
     "WaveLatencyModel",
     "WavetuneError",
     "__version__",
+    "attention",
+    "attention_decode",
+    "autotune",
     "choose",
     "choose_config",
+    "choose_grouped_gemm_config",
     "clear_caches",
+    "configure",
     "explain_choice",
     "find_arch",
+    "fingerprint",
+    "grouped_matmul",
+    "matmul",
+    "misses",
+    "patch_linear",
+    "perf_model",
     "rank_configs",
+    "reachable_configs",
+    "scaled_matmul",
+    "settings",
+    "warmup",
+    "warmup_model",
+    "write_misses",
 ]
 
-_LAZY = {"WaveLatencyModel": "wavetune.fit.model"}
+_LAZY = {
+    "GroupedGemmProblem": "wavetune.core.grouped_problem",
+    "WaveLatencyModel": "wavetune.fit.model",
+    "attention": "wavetune.launch.attention",
+    "attention_decode": "wavetune.launch.attention",
+    "autotune": "wavetune.launch.autotune",
+    "choose_grouped_gemm_config": "wavetune.runtime.grouped_choice",
+    "grouped_matmul": "wavetune.launch.grouped_matmul",
+    "matmul": "wavetune.launch.matmul",
+    "patch_linear": "wavetune.launch.linear",
+    "perf_model": "wavetune.launch.perf_model",
+    "scaled_matmul": "wavetune.launch.scaled_mm",
+    "warmup": "wavetune.launch.warmup",
+    "warmup_model": "wavetune.launch.warmup",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         import importlib
 
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        # Kept, so that the next access is a plain attribute: to the interpreter and to torch.compile.
+        value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+        return value
     raise AttributeError(f"module 'wavetune' has no attribute {name!r}")
 
 

@@ -35,6 +35,10 @@ class MeasurementError(WavetuneError, ValueError):
     """A measurement file cannot be read, or holds rows that cannot be true."""
 
 
+class WorkloadError(WavetuneError, ValueError):
+    """A workload or a log cannot be read, or holds problems that nothing can compute."""
+
+
 class FitError(WavetuneError, ValueError):
     """The measurements are not enough to fit a model."""
 
@@ -53,3 +57,38 @@ class StoreError(WavetuneError, OSError):
 
 class RunnerError(WavetuneError, RuntimeError):
     """A runner cannot measure: no GPU, a missing package, or a device in use."""
+
+
+class OperandError(WavetuneError, RuntimeError):
+    """A tensor given to a launcher has a rank, shape, dtype, device or memory that it cannot use.
+
+    A `RuntimeError`, as torch raises for the same mistakes.
+    """
+
+
+class OperandTypeError(WavetuneError, TypeError):
+    """An argument of a launcher is not a tensor, or not a name, where one is needed."""
+
+
+class CaptureError(WavetuneError, RuntimeError):
+    """A CUDA graph is being captured and no kernel that could run is loaded: compiling one is not allowed then."""
+
+
+class MappingError(WavetuneError, ValueError):
+    """A function that maps a kernel's problem to grid and loop fails, or returns something impossible."""
+
+
+class ReportError(WavetuneError, RuntimeError):
+    """A report cannot be made: for lack of the extra ``report``, of a folder to write to, or of a picture to draw."""
+
+
+class SettingsError(WavetuneError, ValueError):
+    """A setting is unknown, or an environment variable or keyword has an impossible value."""
+
+
+class MissError(WavetuneError, LookupError):
+    """A problem is beyond what the tables cover, and the miss policy is ``error``."""
+
+
+class NoMeasurerError(WavetuneError, RuntimeError):
+    """The miss policy is ``measure``, and nothing that can measure was registered."""

@@ -76,7 +76,7 @@ def calibrate_command(
     budget: Annotated[
         float | None,
         typer.Option(
-            "--budget", metavar="SECONDS", min=1.0, help="Time to spend on measuring. Default: 65.", show_default=False
+            "--budget", metavar="SECONDS", min=1.0, help="Time to spend on measuring. Default: 60.", show_default=False
         ),
     ] = None,
     workload: Annotated[

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def demo_command(as_json: JsonOption = False) -> None:
-    """Fit real H200 measurements, judge the fit on layers it has not seen, and choose for LLM layers. Needs no GPU."""
+    """Fit real H200 measurements, judge the fit on shapes it has not seen, and choose for LLM layers. Needs no GPU."""
     from wavetune.pipeline.demo import run_demo
 
     with watch() as observer:
@@ -47,7 +47,7 @@ def print_demo(result: DemoResult) -> None:
         f"Fitted in {result.fit_seconds:.0f} s. {result.n_survivors} configurations survive; "
         f"{result.disturbed_rows:,} disturbed rows down-weighted.",
         "",
-        f"Share of the best measured speed, on {result.n_judged} shapes of other layers "
+        f"Share of the best measured speed, on {result.n_judged} other shapes "
         f"(all configurations, {result.judged_rows:,} timings):",
         methods,
         f"If the model's top 3 were measured: {result.top3_efficiency:.3f}. "

@@ -18,9 +18,9 @@ from wavetune.cli.live import (
 from wavetune.cli.options import ArchOption, DtypeOption, GpuOption, JsonOption, KernelOption, LayoutOption, StoreOption
 from wavetune.cli.output import emit_json, show, two_columns
 from wavetune.cli.progress import watch
+from wavetune.cli.workload_problems import read_problems
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
-from wavetune.core.problem import CONTIGUOUS
 from wavetune.runtime.device import resolve_arch
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NO_GPU = "measuring needs the GPU itself; `wavetune doctor` says what is missing
 
 
 def measure_command(
-    shapes: Annotated[Path, typer.Option("--shapes", metavar="FILE", help="CSV with the columns m,n,k.")],
+    shapes: Annotated[Path, typer.Option("--shapes", metavar="FILE", help="Workload: JSON, or CSV with m,n,k.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE.csv.gz", help="Where to write the measurements.")],
     all_configs: Annotated[
         bool, typer.Option("--all-configs", help="Time every configuration: an oracle for evaluate. The default.")
@@ -55,11 +55,10 @@ def measure_command(
         raise typer.BadParameter("--all-configs and --top exclude each other")
     key = CalibrationKey(kernel, resolve_arch(arch), find_dtype(dtype).name, layout)
     from wavetune.core.config import find_kernel_spec
-    from wavetune.pipeline.shapes import read_shapes
     from wavetune.store.database import MeasurementStore
-    from wavetune.store.record import Point, Status, make_problem
+    from wavetune.store.record import Point, Status
 
-    problems = [make_problem(kernel, sizes, key.dtype, layout, CONTIGUOUS) for sizes in read_shapes(shapes)]
+    problems = read_problems(shapes, dtype=key.dtype, layout=layout)
     wanted = [(problem, config) for problem in problems for config in _configs(key, problem, top)]
     runner = live_runner(key, gpu, instead=NO_GPU)
     database = store or out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.sqlite")

@@ -24,7 +24,7 @@ from wavetune.tables.build import build_model_file
 ARCH, DTYPE, LAYOUT = "nvidia-h200", "bf16", "nk"
 POINTS, SWEEP, _ = evidence_names("gemm", DTYPE, LAYOUT)
 HOLDOUT = "gemm-bf16-holdout.csv.gz"
-"""Every configuration on layers that the calibration did not measure."""
+"""Every configuration on shapes that the calibration did not measure."""
 
 WAVETUNE = "wavetune"
 """The method of this package, among those compared."""
@@ -106,7 +106,7 @@ def run_demo(observer: Observer) -> DemoResult:
     estimator = WaveLatencyModel(dtype=DTYPE, arch=ARCH, cell_dims=cell_dims).fit_table(table)
     model = build_model_file(estimator, table, provenance={})
     fit_seconds = time.perf_counter() - fit_start
-    observer.begin("judging on layers it has not seen", 0)
+    observer.begin("judging on shapes it has not seen", 0)
     report = evaluate_model(model, judged)
     latency = judged.latency_matrix()[1]
     best_us = np.nanmin(latency, axis=1)
