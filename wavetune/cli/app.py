@@ -6,15 +6,24 @@ from typing import Annotated
 
 import typer
 
+from wavetune.cli.analyze import analyze_command
 from wavetune.cli.calibrate import calibrate_command
 from wavetune.cli.choose import choose_command
 from wavetune.cli.demo import demo_command
 from wavetune.cli.doctor import doctor_command
+from wavetune.cli.estimate import estimate_command
 from wavetune.cli.evaluate import evaluate_command
+from wavetune.cli.explain import explain_command
+from wavetune.cli.export import export_command
 from wavetune.cli.fit import fit_command
+from wavetune.cli.freeze import freeze_command
 from wavetune.cli.measure import measure_command
 from wavetune.cli.models import models_app
+from wavetune.cli.output import show_log
 from wavetune.cli.parsing import ManyValuesCommand, NegativeNumbersCommand, WavetuneGroup
+from wavetune.cli.report import report_command
+from wavetune.cli.verify import verify_command
+from wavetune.cli.workload import workload_app
 
 app = typer.Typer(
     cls=WavetuneGroup,
@@ -42,15 +51,24 @@ def root(
 ) -> None:
     """Near-best GPU kernel configurations in microseconds.
 
-    Exit codes: 0 done, 2 usage, 3 bad input, 4 no model, 130 interrupted.
+    Exit codes: 0 done, 1 no match (verify --strict), 2 usage, 3 bad input, 4 no model, 130 interrupted.
     """
+    show_log()
 
 
 app.command("choose", cls=NegativeNumbersCommand)(choose_command)
+app.command("explain", cls=NegativeNumbersCommand)(explain_command)
+app.command("freeze")(freeze_command)
 app.command("demo")(demo_command)
 app.command("fit", cls=ManyValuesCommand)(fit_command)
 app.command("evaluate", cls=ManyValuesCommand)(evaluate_command)
+app.command("report", cls=ManyValuesCommand)(report_command)
 app.command("calibrate", cls=ManyValuesCommand)(calibrate_command)
 app.command("measure")(measure_command)
 app.command("doctor")(doctor_command)
+app.command("estimate")(estimate_command)
+app.command("analyze")(analyze_command)
+app.command("export")(export_command)
+app.command("verify")(verify_command)
 app.add_typer(models_app, name="models")
+app.add_typer(workload_app, name="workload")

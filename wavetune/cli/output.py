@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -37,6 +38,22 @@ def warn(text: str) -> None:
     """Print a warning on stderr."""
     typer.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
     typer.echo(text, err=True)
+
+
+class _LogToStderr(logging.Handler):
+    """Shows what the library logs as this command's own notes and warnings."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one record."""
+        (warn if record.levelno >= logging.WARNING else note)(record.getMessage())
+
+
+_LOG = _LogToStderr()
+
+
+def show_log() -> None:
+    """Show warnings of the library on stderr; a file that is passed over must not go unseen."""
+    logging.getLogger("wavetune").addHandler(_LOG)
 
 
 def show(*renderables: RenderableType) -> None:

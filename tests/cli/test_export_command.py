@@ -1,0 +1,175 @@
+"""``wavetune export``: answers for a workload, as files of other programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_shell import Result, Runner
+from made_up_gpu import HEADER
+
+from wavetune import clear_caches
+from wavetune.core.workload import Workload
+
+Cli = Callable[..., Result]
+
+ENTRIES = [
+    {"m": 1, "n": 4096, "k": 4096, "count": 1000},
+    {"m": 37, "n": 4096, "k": 4096, "count": 500},
+    {"m": 512, "n": 4096, "k": 4096, "bias": True, "count": 7},
+    {"m": 128, "n": 64, "k": 96, "batch": 12, "operation": "batched_gemm"},
+    {"m": 16, "n": 64, "k": 96, "dtype": "fp8", "scale": "row", "count": 3},
+]
+BLOCKS = [
+    {"m": m, "n": n, "k": 4096, "dtype": "fp8", "scale": "block128x128", "count": 10 * m}
+    for m, n in ((3, 6144), (200, 4096), (4, 6144))
+]
+
+
+@pytest.fixture(scope="session")
+def block_models(points: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a models folder with a model of fp8 in blocks."""
+    folder = tmp_path_factory.mktemp("block-models")
+    header, *rows = points.read_text().splitlines()
+    in_blocks = [row for row in rows if row.split(",")[HEADER.index("block_k")] == "128"]
+    (folder / "blocks.csv").write_text("\n".join([header, *in_blocks]))
+    result = Runner().run(
+        "calibrate", "--replay", folder / "blocks.csv", "--no-holdout", "--arch", "h200", "--dtype", "fp8_block128",
+        "--out", folder / "nvidia-h200" / "gemm-fp8_block128.json",
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    return folder
+
+
+@pytest.fixture
+def workload(cli: Cli) -> Path:
+    """Return a workload file of several kinds of products."""
+    path = Path("w.json")
+    path.write_text(json.dumps({"schema_version": 1, "problems": ENTRIES}))
+    return path
+
+
+def export(cli: Cli, *arguments: object) -> Result:
+    """Run the verb for an H200."""
+    return cli("export", *arguments, "--arch", "h200")
+
+
+def keys_of(cli: Cli, *files: object) -> set:
+    """Import files and return their keys."""
+    assert cli("workload", "import", *files, "--strict", "--out", "back.json").code == 0
+    return {entry.key for entry in Workload.read("back.json").entries}
+
+
+@pytest.mark.parametrize(("format", "kept"), [("json", 3), ("quicktune-csv", 2), ("tunableop-untuned", 5)])
+def test_export_then_import(cli: Cli, workload: Path, format: str, kept: int):
+    """What is exported imports as the same keys; what is left out is counted, with its reason."""
+    result = export(cli, workload, "--format", format, "--out", "out.file", "--json")
+    document = result.json
+    assert (document["rows"], document["files"]) == (kept, ["out.file"])
+    assert sum(document["left_out"].values()) == len(ENTRIES) - kept
+    whole = {entry.key for entry in Workload.read(workload).entries}
+    back = keys_of(cli, "out.file")
+    assert back <= whole
+    assert len(back) == kept
+
+
+def test_json_holds_the_answers(cli: Cli, workload: Path):
+    """The answer of each entry is the runtime's, with its source, beside the default."""
+    export(cli, workload, "--format", "json", "--out", "out.json", "--margin", 0)
+    for entry in Workload.read("out.json").entries:
+        key = entry.key
+        answer = cli("choose", key.m, key.n, key.k, "--arch", "h200", "--json").json
+        assert entry.extra["config"] == answer["config"]
+        assert entry.extra["source"] == answer["source"]
+        assert entry.extra["latency_us"] == pytest.approx(answer["latency_us"])
+
+
+def test_choices_that_hardly_pay_become_the_default(cli: Cli, workload: Path):
+    """With a margin that nothing reaches, all predicted rows hold the default; measured ones stay."""
+    result = export(cli, workload, "--format", "json", "--out", "out.json", "--margin", 1)
+    for entry in Workload.read("out.json").entries:
+        if entry.extra["source"] != "exact":
+            assert entry.extra["config"] == entry.extra["default_config"]
+    assert {entry.extra["source"] for entry in Workload.read("out.json").entries} > {"exact"}
+    assert result.code == 0
+
+
+def test_triton_takes_the_configurations(cli: Cli, workload: Path):
+    """Every element makes a ``triton.Config``."""
+    triton = pytest.importorskip("triton")
+    document = export(cli, workload, "--format", "triton-configs", "--out", "configs.json", "--json").json
+    # All configurations of the small model are of the plain kernel; only the margin may cost something.
+    assert 0 <= document["kernel_cost"] <= 0.02
+    configs = [triton.Config(**entry) for entry in json.loads(Path("configs.json").read_text())]
+    assert 1 <= len(configs) <= 3
+    assert {"BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M"} == set(configs[0].kwargs)
+
+
+@pytest.mark.parametrize("consumer", ["vllm", "sglang"])
+def test_dense_files(cli: Cli, block_models: Path, consumer: str, monkeypatch: pytest.MonkeyPatch):
+    """A file for each layer, a row for each capture size, and the regret of the nearest row."""
+    monkeypatch.setenv("WAVETUNE_MODELS", str(block_models))
+    clear_caches()
+    Path("w.json").write_text(json.dumps({"schema_version": 1, "problems": ENTRIES + BLOCKS}))
+    arguments = ("w.json", "--format", consumer, "--out", "configs")
+    document = export(cli, *arguments, "--json").json
+    assert len(document["files"]) == 2
+    assert document["rows"] == 2 * 18
+    assert {(layer["n"], layer["calls"]) for layer in document["layers"]} == {(6144, 70), (4096, 2000)}
+    assert all(layer["regret"] >= 0 for layer in document["layers"])
+    for path in document["files"]:
+        rows = {int(key): value for key, value in json.loads(Path(path).read_text()).items()}
+        assert len(rows) == 18
+    # With a row for each size of the workload nothing is lost, and the import is the workload.
+    for path in document["files"]:
+        Path(path).unlink()
+    exact = export(cli, *arguments, "--capture-sizes", "workload", "--margin", 0, "--json").json
+    assert [layer["regret"] for layer in exact["layers"]] == [0, 0]
+    wanted = {entry.key for entry in Workload.read("w.json").entries if entry.key.scale == "block128x128"}
+    assert keys_of(cli, *exact["files"]) == wanted
+    text = export(cli, *arguments)
+    assert "nearest row costs" in text.stderr
+    assert sorted(text.stdout.split("\n")[:-1]) == sorted(document["files"])
+    clear_caches()
+
+
+def test_shapes_alone_need_no_gpu(cli: Cli, workload: Path, monkeypatch: pytest.MonkeyPatch):
+    """Untuned operations hold no answers: no architecture and no model is asked for."""
+    monkeypatch.setenv("WAVETUNE_MODELS", "nothing")
+    result = cli("export", workload, "--format", "tunableop-untuned", "--out", "untuned.csv")
+    assert result.code == 0, result.stderr
+    assert len(Path("untuned.csv").read_text().splitlines()) == len(ENTRIES)
+
+
+def test_pinned_answers_without_a_model(cli: Cli, monkeypatch: pytest.MonkeyPatch):
+    """Where no model predicts the default, QuickTune's columns say that the baseline failed."""
+    Path("w.json").write_text(json.dumps({"schema_version": 1, "problems": ENTRIES[:2]}))
+    assert cli("freeze", "--workload", "w.json", "--out", "pinned.json", "--arch", "h200").code == 0
+    monkeypatch.setenv("WAVETUNE_PINNED", "pinned.json")
+    monkeypatch.setattr("wavetune.runtime.tables.find_model", lambda *key: (None, ()))
+    clear_caches()
+    assert export(cli, "w.json", "--format", "quicktune-csv", "--out", "out.csv").code == 0
+    header, *rows = (line.split(",") for line in Path("out.csv").read_text().splitlines())
+    for row in rows:
+        cells = dict(zip(header, row, strict=True))
+        assert (cells["baseline_latency(us)"], cells["status"]) == ("-1", "BASELINE_FAILED")
+        assert float(cells["tuned_latency(us)"]) > 0
+    clear_caches()
+
+
+def test_mistakes(cli: Cli, workload: Path):
+    """Formats that our answers do not fit say why; so do workloads without anything to write."""
+    result = export(cli, workload, "--format", "hipblaslt-override", "--out", "o")
+    assert result.code == 3
+    assert "solution indices" in result.stderr
+    assert export(cli, workload, "--format", "nonsense", "--out", "o").code == 3
+    result = export(cli, workload, "--format", "vllm", "--out", "o")
+    assert result.code == 3
+    assert "other dense layers run on cuBLAS there" in result.stderr
+    assert not Path("o").exists()
+    assert export(cli, workload, "--format", "json", "--out", "no/such/folder").code == 3
+    assert export(cli, workload, "--format", "vllm", "--out", "o", "--capture-sizes", "8,x").code == 2
+    Path("only.csv").write_text("m,n,k,dtype\n8,64,64,int8\n")
+    assert export(cli, "only.csv", "--format", "json", "--out", "o").code == 4

@@ -1,0 +1,137 @@
+"""``wavetune export``: the tables' answers for a workload as files of other programs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, LayoutOption, NumSmsOption
+from wavetune.cli.output import emit_json, note
+from wavetune.core.workload import Workload
+from wavetune.errors import WorkloadError
+from wavetune.runtime.device import resolve_device
+from wavetune.workloads.export_formats import CAPTURE_SIZES, EXPORT_FORMATS
+
+if TYPE_CHECKING:
+    from wavetune.workloads.exporting import Export
+
+MARGIN = 0.02
+"""As of a live measurement: below, timings do not tell two configurations apart (`wavetune.runtime.settings`)."""
+
+UNTUNED = "tunableop-untuned"
+"""The format that holds shapes alone: it needs no tables, and no GPU."""
+
+
+def export_command(
+    workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="Workload: JSON, or CSV.", show_default=False)],
+    format: Annotated[
+        str, typer.Option("--format", metavar="NAME", help=f"One of: {', '.join(EXPORT_FORMATS)}.", show_default=False)
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="FILE", help="Where to write; for vllm and sglang a folder, a file each layer."),
+    ],
+    arch: ArchOption = None,
+    num_sms: NumSmsOption = None,
+    dtype: DtypeOption = "bf16",
+    layout: LayoutOption = "nk",
+    margin: Annotated[
+        float,
+        typer.Option(
+            "--margin", metavar="SHARE", min=0.0, max=1.0,
+            help="Write the default where the predicted choice saves less than this share of its time.",
+        ),
+    ] = MARGIN,
+    capture_sizes: Annotated[
+        str,
+        typer.Option(
+            "--capture-sizes", metavar="LIST",
+            help="Token counts of the rows of vllm and sglang, or 'workload' for those of the workload.",
+        ),
+    ] = ",".join(map(str, CAPTURE_SIZES)),
+    device_name: Annotated[
+        str,
+        typer.Option(
+            "--device-name", metavar="NAME", help="GPU in file names of vllm and sglang. Default: the driver's name.",
+            show_default=False,
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Write the answers for a workload as another program reads them; latencies are predicted unless measured."""
+    from wavetune.workloads.exporting import check_format, export_untuned, export_workload
+
+    check_format(format)
+    sizes = _sizes(capture_sizes)
+    read = Workload.read(workload, dtype=dtype, layout=layout)
+    if format == UNTUNED:
+        export = export_untuned(read)
+    else:
+        device = resolve_device(arch, num_sms)
+        export = export_workload(read, format, device, margin=margin, capture_sizes=sizes, device_name=device_name)
+    paths = _write(export, out)
+    for reason, count in export.left_out.items():
+        note(f"left out: {count} of {len(read.entries)} entries: {reason}")
+    if as_json:
+        emit_json(_document(export, paths, format))
+        return
+    for path in paths:
+        typer.echo(path)
+    pinned = "" if format == UNTUNED else f", {export.pinned} pinned to the default (less than {margin:.1%} better)"
+    note(f"{export.rows} rows{pinned}")
+    if not math.isnan(export.kernel_cost):
+        note(
+            f"their kernel costs {export.kernel_cost:.2%} (predicted, by count) against any configuration of the model"
+        )
+    for layer in export.layers:
+        cost = layer.bucketing
+        note(
+            f"N={layer.n} K={layer.k}: nearest row costs {cost.regret:.2%} over {cost.calls:,} calls (predicted, by "
+            f"count; worst {cost.worst:.1%} at M={cost.worst_m}); their kernel costs {cost.kernel_cost:.2%}"
+        )
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    if text == "workload":
+        return ()
+    try:
+        sizes = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1 or len(set(sizes)) < len(sizes):
+        raise typer.BadParameter(f"--capture-sizes must be different token counts, like 1,8,64, got {text!r}")
+    return sizes
+
+
+def _write(export: Export, out: Path) -> list[str]:
+    paths = {(out / name if name else out): text for name, text in export.files.items()}
+    try:
+        if "" not in export.files:
+            out.mkdir(parents=True, exist_ok=True)
+        for path, text in paths.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WorkloadError(f"{out}: cannot write ({error.strerror or error})") from None
+    return [str(path) for path in paths]
+
+
+def _document(export: Export, paths: list[str], format: str) -> dict[str, Any]:
+    return {
+        "format": format,
+        "files": paths,
+        "rows": export.rows,
+        "pinned": export.pinned,
+        "left_out": dict(export.left_out),
+        "kernel_cost": export.kernel_cost,
+        "layers": [
+            {
+                "n": layer.n, "k": layer.k, "pinned": layer.pinned, "calls": layer.bucketing.calls,
+                "regret": layer.bucketing.regret, "worst": layer.bucketing.worst, "worst_m": layer.bucketing.worst_m,
+                "kernel_cost": layer.bucketing.kernel_cost,
+            }
+            for layer in export.layers
+        ],
+    }  # fmt: skip

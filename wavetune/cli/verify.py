@@ -1,0 +1,90 @@
+"""``wavetune verify``: whether the tables in use answer a workload exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, LayoutOption, NumSmsOption
+from wavetune.cli.output import data_table, emit_json, format_sizes, note, show
+from wavetune.core.workload import Workload
+from wavetune.errors import WorkloadError
+from wavetune.runtime.device import resolve_device
+
+if TYPE_CHECKING:
+    from wavetune.workloads.verification import Verified
+
+EXIT_MISMATCH = 1
+"""Of --strict, where not everything matched."""
+
+LISTED = 20
+"""Problems that are listed, those with the most work first."""
+
+
+def verify_command(
+    workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="Workload: JSON, or CSV.", show_default=False)],
+    arch: ArchOption = None,
+    num_sms: NumSmsOption = None,
+    dtype: DtypeOption = "bf16",
+    layout: LayoutOption = "nk",
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 unless every problem matched.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify that the tables in use answer a workload by what was measured or pinned for it.
+
+    matched: exactly. fellback: by a neighbour, the model or the default. stale: that, too, although a file or the store
+    has a measurement, of another Triton or another GPU. In the summary, tuned problems are the matched ones that were
+    measured on this machine, invalidated ones the stale.
+    """
+    from wavetune.workloads.verification import Status, summary_counts, verify_workload
+
+    read = Workload.read(workload, dtype=dtype, layout=layout)
+    verified = verify_workload(read, resolve_device(arch, num_sms))
+    if not verified:
+        raise WorkloadError(f"{workload}: no plain GEMM that a configuration can be chosen for")
+    left_out = sum(entry.key.gemm_problem() is None for entry in read.entries)
+    counts = summary_counts(verified)
+    if as_json:
+        emit_json(
+            {
+                "summary": counts,
+                "left_out": left_out,
+                "calls": sum(entry.count for entry in verified),
+                "matched_calls": sum(entry.count for entry in verified if entry.status is Status.MATCHED),
+                "problems": [_document(entry) for entry in verified],
+            }
+        )
+    else:
+        _print([entry for entry in verified if entry.status is not Status.MATCHED])
+        if left_out:
+            note(f"{left_out} of {len(read.entries)} entries are no plain GEMM: the tables do not answer them")
+        typer.echo("summary " + " ".join(f"{name}={count}" for name, count in counts.items()))
+    if strict and counts["matched"] < counts["shapes"]:
+        raise typer.Exit(EXIT_MISMATCH)
+
+
+def _print(mismatches: list[Verified]) -> None:
+    if not mismatches:
+        return
+    ordered = sorted(mismatches, key=lambda entry: -entry.count * entry.problem.m * entry.problem.n * entry.problem.k)
+    table = data_table("status", "calls", "m x n x k", "dtype", "B", "source", "reason", right=("calls",))
+    for entry in ordered[:LISTED]:
+        problem = entry.problem
+        table.add_row(
+            entry.status.value, f"{entry.count:,}", format_sizes(problem.dims), problem.dtype, problem.layout,
+            entry.source, entry.reason,
+        )  # fmt: skip
+    show(table)
+    if len(ordered) > LISTED:
+        typer.echo(f"and {len(ordered) - LISTED:,} more")
+
+
+def _document(entry: Verified) -> dict[str, object]:
+    problem = entry.problem
+    return {
+        "m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype, "layout": problem.layout,
+        "alignment": problem.alignment, "count": entry.count, "status": entry.status.value, "source": entry.source,
+        "table": entry.table, "tuned": entry.is_tuned, "reason": entry.reason,
+    }  # fmt: skip
