@@ -1,5 +1,6 @@
 """Settings of every test run."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -23,8 +24,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def fresh_settings() -> Iterator[None]:
-    """Read the environment afresh in every test, and leave nothing configured."""
+    """Read the environment afresh in every test, and leave nothing configured and no log shown."""
     reread()
+    logger = logging.getLogger("wavetune")
+    # The command line shows the log, and fixtures that outlive a test run commands.
+    logger.handlers[:] = [handler for handler in logger.handlers if isinstance(handler, logging.NullHandler)]
     yield
     configure(**dict.fromkeys(setting.name for setting in SETTINGS))
     reread()

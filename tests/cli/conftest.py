@@ -52,6 +52,7 @@ def cli(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     """Return a function that runs ``wavetune`` in an empty folder, with the small model found first."""
     from wavetune import clear_caches
 
+    monkeypatch.delenv("COLUMNS", raising=False)  # parallel test runners set it
     monkeypatch.setenv("WAVETUNE_MODELS", str(models))
     monkeypatch.setenv("WAVETUNE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("WAVETUNE_ARCH", raising=False)

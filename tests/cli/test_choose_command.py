@@ -173,3 +173,18 @@ def test_no_heavy_module_is_imported(models: Path):
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"WAVETUNE_MODELS": str(models)}
     )
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_file_that_is_passed_over_is_named(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A damaged model in the user's folder costs a warning on stderr, once; the shipped one answers."""
+    folder = tmp_path / "mine" / "nvidia-h200"
+    folder.mkdir(parents=True)
+    (folder / "gemm-bf16.json").write_text("{}")
+    monkeypatch.setenv("WAVETUNE_MODELS", str(folder.parent))
+    for _ in range(2):
+        clear_caches()
+        result = cli("choose", 512, 4096, 4096, "--arch", "h200")
+        assert result.code == 0
+        assert result.stdout.startswith("block_m=")
+        assert result.stderr.count(str(folder / "gemm-bf16.json")) == 1
+        assert "warning" in result.stderr

@@ -23,7 +23,7 @@ def test_two_commands_do_all_the_set_up():
     first, second = readme_commands()
     assert first.endswith("wavetune demo")
     assert "[test]" in second
-    assert second.endswith("pytest")
+    assert second.endswith("-m pytest -n auto")
 
 
 def test_continuous_integration_runs_those_commands():

@@ -67,7 +67,8 @@ def _solve(design: FloatArray, target: FloatArray, upper: FloatArray) -> FloatAr
     """Solve least squares between 0 and ``upper``; the bounds from above seldom bind, and cost ten times as much."""
     coefficients: FloatArray = nnls(design, target)[0]
     if np.any(coefficients > upper):
-        coefficients = lsq_linear(design, target, bounds=(0.0, upper), method="bvls").x
+        # It may undershoot a bound by a rounding error.
+        coefficients = np.clip(lsq_linear(design, target, bounds=(0.0, upper), method="bvls").x, 0.0, upper)
     return coefficients
 
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import Problem
 from wavetune.errors import MissError, NoModelError
 from wavetune.runtime.choice import RankedConfig, Source
-from wavetune.runtime.family_chooser import FamilyChoice
 from wavetune.runtime.numerics import check_numerics
+
+if TYPE_CHECKING:
+    from wavetune.runtime.family_chooser import FamilyChoice
 
 CHOOSERS = MappingProxyType(
     {
