@@ -29,9 +29,7 @@ from wavetune.kernels.launch_cache import LaunchCache
 from wavetune.kernels.placeholder import AMPLE_WORKSPACE
 from wavetune.mapping.gemm import ceil_div, map_gemm
 from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason
-
-WARPGROUP_ROWS = 64
-"""Rows of one wgmma (PTX ISA, wgmma.mma_async): narrower tiles compute the transpose."""
+from wavetune.mapping.numerics import WARPGROUP_ROWS, computes_transpose
 
 PAIR_WIDTHS = {80: 64, 96: 64, 160: 128, 192: 128}
 """Tile widths made of two parts, and the columns of the left part; see `wavetune.kernels.gemm_pair_device`."""
@@ -103,11 +101,11 @@ def gemm_variants(
         One of `wavetune.kernels.gemm_operands.ACTIVATIONS`.
     """
     schedule, is_tma = config["schedule"], config["load"] == "tma"
-    block_m, block_n = _int(config, "block_m"), _int(config, "block_n")
+    block_n = _int(config, "block_n")
     is_pair, width = block_n in PAIR_WIDTHS, {"WIDTH": PAIR_WIDTHS.get(block_n)}
     tile = {name.upper(): config[name] for name in ("block_m", "block_n", "block_k", "group_m")}
     b_is_nk = {"B_IS_NK": layout == "nk"}
-    swap = {"SWAP": arch.has_tma and block_m < WARPGROUP_ROWS <= block_n}
+    swap = {"SWAP": computes_transpose(config, arch)}
     finish = {"HAS_BIAS": has_bias, "ACTIVATION": activation}
     in_units, overlap = {"UNIT": unit}, {"OVERLAP": overlaps_reduction(arch)}
     num_warps, num_stages = _int(config, "num_warps"), _int(config, "num_stages")
