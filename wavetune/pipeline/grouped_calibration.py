@@ -11,15 +11,20 @@ import numpy as np
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import GROUPED_GEMM, KernelConfig, KernelSpec
 from wavetune.core.grouped_problem import GroupedGemmProblem
-from wavetune.errors import FitError
 from wavetune.fit.family_correction import correct_family
 from wavetune.fit.family_model import FamilyFit, fit_family, judge_family, predict_family
 from wavetune.fit.selection import greedy_cover
 from wavetune.mapping.grouped_shape import GroupedShaper, grouped_mapping
 from wavetune.mapping.source_digest import mapping_digest
 from wavetune.measure.runner import Runner
-from wavetune.pipeline.calibrate import LATENCY_DECIMALS, Observer, SilentObserver, record_all
-from wavetune.pipeline.user_kernel import KernelCalibration, KernelJob, build_family_file
+from wavetune.pipeline.calibrate import LATENCY_DECIMALS, Observer, SilentObserver
+from wavetune.pipeline.user_kernel import (
+    KernelCalibration,
+    KernelJob,
+    build_family_file,
+    measure_in_slices,
+    prepare_configs,
+)
 from wavetune.plan.grouped_plan import EXHAUSTIVE_STRATA, GroupedPlanOptions, plan_grouped
 from wavetune.runtime.family_chooser import Shaper
 from wavetune.store.database import MeasurementStore
@@ -107,30 +112,12 @@ def calibrate_grouped(
     observer = observer or SilentObserver()
     seconds: dict[str, float] = {}
     start = time.perf_counter()
-    observer.begin("prepare", 0)
-    prepared = runner.prepare(job.configs, lambda done, total: observer.update(done))
-    store.record_compiled(prepared.compiled)
-    store.record(prepared.failures)
-    if not prepared.compiled:
-        reason = prepared.failures[0].detail if prepared.failures else "the space is empty"
-        raise FitError(f"no configuration of grouped_gemm could be prepared; first reason: {reason}")
-    plan = plan_grouped(
-        prepared.compiled, runner.arch, dtype=job.dtype, layout=job.layout, options=options, problems=problems
-    )
+    compiled = prepare_configs(runner, "grouped_gemm", job.configs, store, observer)
+    plan = plan_grouped(compiled, runner.arch, dtype=job.dtype, layout=job.layout, options=options, problems=problems)
     seconds["prepare"] = time.perf_counter() - start
 
-    done = store.done_points()
-    todo = [point for point in plan.points if point not in done]
-    observer.begin("measuring", len(todo))
     start = time.perf_counter()
-    n_begun = 0
-    for first in range(0, len(todo), SLICE_POINTS):
-        if first and time.perf_counter() - start >= budget_s:
-            break
-        part = todo[first : first + SLICE_POINTS]
-        begun = n_begun
-        record_all(store, runner.measure(part, lambda done, total, begun=begun: observer.update(begun + done)))
-        n_begun += len(part)
+    measured = measure_in_slices(runner, plan.points, store, observer, budget_s=budget_s, n_slice=SLICE_POINTS)
     seconds["measuring"] = time.perf_counter() - start
 
     start = time.perf_counter()
@@ -145,8 +132,8 @@ def calibrate_grouped(
     file = build_family_file(job, fit, accuracy, table, runner, store.environment())
     seconds["fit"] = time.perf_counter() - start
     return KernelCalibration(
-        file=file, fit=fit, accuracy=accuracy, rows=len(table), resumed=len(plan.points) - len(todo),
-        skipped=len(todo) - n_begun, failures=store.measurements(failed=True), seconds=seconds,
+        file=file, fit=fit, accuracy=accuracy, rows=len(table), resumed=measured.resumed,
+        skipped=measured.skipped, failures=store.measurements(failed=True), seconds=seconds,
     )  # fmt: skip
 
 

@@ -145,28 +145,12 @@ def calibrate_kernel(
     observer = observer or SilentObserver()
     seconds: dict[str, float] = {}
     start = time.perf_counter()
-    observer.begin("prepare", 0)
-    prepared = runner.prepare(job.configs, lambda done, total: observer.update(done))
-    store.record_compiled(prepared.compiled)
-    store.record(prepared.failures)
-    if not prepared.compiled:
-        reason = prepared.failures[0].detail if prepared.failures else "the list is empty"
-        raise FitError(f"no configuration of {job.kernel} could be prepared; first reason: {reason}")
+    compiled = prepare_configs(runner, job.kernel, job.configs, store, observer)
     seconds["prepare"] = time.perf_counter() - start
 
-    points = plan_kernel(job, prepared.compiled, runner, n_points)
-    done = store.done_points()
-    todo = [point for point in points if point not in done]
-    observer.begin("measuring", len(todo))
+    points = plan_kernel(job, compiled, runner, n_points)
     start = time.perf_counter()
-    n_begun = 0
-    for first in range(0, len(todo), SLICE_POINTS):
-        if first and time.perf_counter() - start >= budget_s:
-            break
-        part = todo[first : first + SLICE_POINTS]
-        begun = n_begun
-        record_all(store, runner.measure(part, lambda done, total, begun=begun: observer.update(begun + done)))
-        n_begun += len(part)
+    measured = measure_in_slices(runner, points, store, observer, budget_s=budget_s, n_slice=SLICE_POINTS)
     seconds["measuring"] = time.perf_counter() - start
 
     start = time.perf_counter()
@@ -182,11 +166,64 @@ def calibrate_kernel(
         fit=fit,
         accuracy=accuracy,
         rows=len(table),
-        resumed=len(points) - len(todo),
-        skipped=len(todo) - n_begun,
+        resumed=measured.resumed,
+        skipped=measured.skipped,
         failures=store.measurements(failed=True),
         seconds=seconds,
     )
+
+
+def prepare_configs(
+    runner: Runner, kernel: str, configs: Sequence[KernelConfig], store: MeasurementStore, observer: Observer
+) -> tuple[CompiledConfig, ...]:
+    """Compile and check configurations; the store keeps what passed and what did not.
+
+    Raises
+    ------
+    FitError
+        If none can be prepared.
+    """
+    observer.begin("prepare", 0)
+    prepared = runner.prepare(configs, lambda done, total: observer.update(done))
+    store.record_compiled(prepared.compiled)
+    store.record(prepared.failures)
+    if not prepared.compiled:
+        reason = prepared.failures[0].detail if prepared.failures else "the list is empty"
+        raise FitError(f"no configuration of {kernel} could be prepared; first reason: {reason}")
+    return prepared.compiled
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPoints:
+    """How much of a plan was measured: points the store already held, and points that the budget left out."""
+
+    resumed: int
+    skipped: int
+
+
+def measure_in_slices(
+    runner: Runner,
+    points: Sequence[Point],
+    store: MeasurementStore,
+    observer: Observer,
+    *,
+    budget_s: float,
+    n_slice: int,
+) -> MeasuredPoints:
+    """Measure the points that the store lacks, slice by slice; after ``budget_s`` seconds no further slice is begun."""
+    done_before = store.done_points()
+    todo = [point for point in points if point not in done_before]
+    observer.begin("measuring", len(todo))
+    start = time.perf_counter()
+    n_begun = 0
+    for first in range(0, len(todo), n_slice):
+        if first and time.perf_counter() - start >= budget_s:
+            break
+        part = todo[first : first + n_slice]
+        begun = n_begun
+        record_all(store, runner.measure(part, lambda done, total, begun=begun: observer.update(begun + done)))
+        n_begun += len(part)
+    return MeasuredPoints(resumed=len(points) - len(todo), skipped=len(todo) - n_begun)
 
 
 def plan_kernel(

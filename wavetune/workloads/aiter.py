@@ -7,11 +7,11 @@ from typing import Any
 
 from wavetune.core.element import find_element
 from wavetune.core.workload_entry import WorkloadKey
-from wavetune.errors import WavetuneError, WorkloadError
+from wavetune.errors import WorkloadError
 from wavetune.workloads.bench_options import integer
 from wavetune.workloads.intake import Intake, size_error
 from wavetune.workloads.source import LineSource
-from wavetune.workloads.table_rows import latency_us, named_cells, renamed, split_cells, true_or_false
+from wavetune.workloads.table_rows import latency_us, named_cells, read_named_rows, renamed, true_or_false
 from wavetune.workloads.tunableop import NO_COUNTS
 
 SIZES = ("M", "N", "K")
@@ -25,23 +25,12 @@ _NEW_NAMES = {"solidx": "solution_index", "kernelId": "solution_index", "kernelN
 def read_aiter(source: LineSource, intake: Intake) -> None:
     """Read the rows of a file; a header may stand again and again."""
     account = intake.account
-    header: list[str] = []
-    for number, line in source.lines():
-        account.read = number
-        if not line.strip():
-            continue
-        try:
-            cells = split_cells(line)
-            if set(SIZES) <= set(cells):
-                header = cells
-                account.recognised += 1
-                continue
-            if not header:
-                raise WorkloadError("values without their names: the order of columns depends on the version")
-            if _take(named_cells(header, cells), number, intake):
-                account.recognised += 1
-        except WavetuneError as error:
-            account.refuse(number, str(error))
+
+    def take(header: list[str], cells: list[str], number: int) -> None:
+        if _take(named_cells(header, cells), number, intake):
+            account.recognised += 1
+
+    read_named_rows(source, account, SIZES, "the order of columns depends on the version", take)
     account.note(NO_COUNTS)
 
 

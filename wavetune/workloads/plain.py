@@ -11,7 +11,7 @@ from wavetune.core.workload_entry import ENTRY_FIELDS, WorkloadEntry
 from wavetune.errors import WavetuneError, WorkloadError
 from wavetune.workloads.intake import Intake
 from wavetune.workloads.source import LineSource
-from wavetune.workloads.table_rows import named_cells, plain_value, split_cells
+from wavetune.workloads.table_rows import named_cells, plain_value, read_named_rows
 
 SIZES = ("m", "n", "k")
 ROW_MAJOR = "sizes are taken as row-major: m counts tokens"
@@ -20,26 +20,14 @@ ROW_MAJOR = "sizes are taken as row-major: m counts tokens"
 def read_csv(source: LineSource, intake: Intake) -> None:
     """Read a CSV file; repeated rows are calls, and add up."""
     account = intake.account
-    header: list[str] = []
-    for number, line in source.lines():
-        account.read = number
-        if not line.strip():
-            continue
-        try:
-            # Cells with blanks or commas, such as a list of groups, are quoted.
-            cells = split_cells(line)
-            if set(SIZES) <= set(cells):
-                header = cells
-                account.recognised += 1
-                continue
-            if not header:
-                raise WorkloadError("values without their names: the first line must name the columns m,n,k")
-            row = named_cells(header, cells)
-            problem = problem_of_cells(header, cells)
-            extra = {name: plain_value(cell) for name, cell in row.items() if name not in ENTRY_FIELDS and cell}
-            _take({**problem, "extra": extra}, number, intake)
-        except WavetuneError as error:
-            account.refuse(number, str(error))
+
+    def take(header: list[str], cells: list[str], number: int) -> None:
+        row = named_cells(header, cells)
+        problem = problem_of_cells(header, cells)
+        extra = {name: plain_value(cell) for name, cell in row.items() if name not in ENTRY_FIELDS and cell}
+        _take({**problem, "extra": extra}, number, intake)
+
+    read_named_rows(source, account, SIZES, "the first line must name the columns m,n,k", take)
     account.note(ROW_MAJOR)
 
 

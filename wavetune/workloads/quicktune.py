@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from wavetune.core.workload_entry import WorkloadKey
-from wavetune.errors import WavetuneError, WorkloadError
+from wavetune.errors import WorkloadError
 from wavetune.workloads.bench_options import integer, positive
 from wavetune.workloads.blas import EXCHANGED, blas_kind
 from wavetune.workloads.intake import Intake, size_error
 from wavetune.workloads.source import LineSource
-from wavetune.workloads.table_rows import named_cells, renamed, split_cells
+from wavetune.workloads.table_rows import named_cells, read_named_rows, renamed
 from wavetune.workloads.vendor_types import hipblaslt_type
 
 SIZES = ("m", "n", "k")
@@ -35,27 +35,16 @@ TRANSPOSITIONS_TOLD = "the format does not say transpositions: they are told fro
 def read_quicktune(source: LineSource, intake: Intake) -> None:
     """Read the rows of a file. Its textual dedupe may leave several of one shape: their counts are added."""
     account = intake.account
-    header: list[str] = []
-    for number, line in source.lines():
-        account.read = number
-        if not line.strip():
-            continue
-        try:
-            cells = split_cells(line)
-            if set(SIZES) <= set(cells):
-                header = cells
-                account.recognised += 1
-                continue
-            if not header:
-                raise WorkloadError("values without their names: the first line must name the columns")
-            row = named_cells(header, cells)
-            # The analysis ends with a row of totals.
-            if row["m"] == "-":
-                account.recognised += 1
-                continue
+
+    def take(header: list[str], cells: list[str], number: int) -> None:
+        row = named_cells(header, cells)
+        # The analysis ends with a row of totals.
+        if row["m"] == "-":
+            account.recognised += 1
+        else:
             _take(row, number, intake)
-        except WavetuneError as error:
-            account.refuse(number, str(error))
+
+    read_named_rows(source, account, SIZES, "the first line must name the columns", take)
     account.note(EXCHANGED)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wavetune.errors import WorkloadError
+from wavetune.errors import WavetuneError, WorkloadError
+from wavetune.workloads.account import FileAccount
+from wavetune.workloads.source import LineSource
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False, "": False, "none": False}
 
@@ -40,6 +42,47 @@ def named_cells(header: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
             f"{len(cells)} cells under a header of {len(header)}: the row is cut, or of another version"
         )
     return dict(zip(header, cells, strict=True))
+
+
+def read_named_rows(
+    source: LineSource,
+    account: FileAccount,
+    sizes: Sequence[str],
+    explanation: str,
+    take: Callable[[list[str], list[str], int], None],
+) -> None:
+    """Read rows under a header that may stand again and again; a bad row is counted with its reason.
+
+    Parameters
+    ----------
+    source : LineSource
+        The file.
+    account : FileAccount
+        Counts lines.
+    sizes : sequence of str
+        Column names that a header has, all of them.
+    explanation : str
+        Said of values that come before any header.
+    take : callable
+        Takes header, cells and line number of a row; raises what makes the row bad.
+    """
+    header: list[str] = []
+    for number, line in source.lines():
+        account.read = number
+        if not line.strip():
+            continue
+        try:
+            # Cells with blanks or commas, such as a list of groups, are quoted.
+            cells = split_cells(line)
+            if set(sizes) <= set(cells):
+                header = cells
+                account.recognised += 1
+                continue
+            if not header:
+                raise WorkloadError(f"values without their names: {explanation}")
+            take(header, cells, number)
+        except WavetuneError as error:
+            account.refuse(number, str(error))
 
 
 def true_or_false(name: str, cell: str) -> bool:
