@@ -18,8 +18,33 @@ MAX_SPREAD = 100
 """Largest spread of lengths, percent: the shortest sequence is as good as empty."""
 
 
+class _SharedHeads:
+    """What prefill and decode derive alike from their heads."""
+
+    __slots__ = ()
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def layout(self) -> str:
+        """Which model answers: one for each head dimension, ``d128``."""
+        return f"d{self.head_dim}"
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that pointers and strides divide by; the kernels take nothing less."""
+        return 16
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key and value head."""
+        return self.heads // self.kv_heads
+
+
 @dataclass(frozen=True, slots=True)
-class AttentionProblem:
+class AttentionProblem(_SharedHeads):
     """softmax(Q K^T / sqrt(head_dim), masked) V for every head of every sequence.
 
     Parameters
@@ -111,28 +136,13 @@ class AttentionProblem:
         return (batch, q_len, kv_len, spread, self.heads, self.kv_heads, int(self.is_causal), self.window)
 
     @property
-    def layout(self) -> str:
-        """Which model answers: one for each head dimension, ``d128``."""
-        return f"d{self.head_dim}"
-
-    @property
-    def alignment(self) -> int:
-        """Bytes that pointers and strides divide by; the kernels take nothing less."""
-        return 16
-
-    @property
-    def group(self) -> int:
-        """Query heads that share a key and value head."""
-        return self.heads // self.kv_heads
-
-    @property
     def is_empty(self) -> bool:
         """True without queries; where there are queries but no keys, the result is zero."""
         return not any(self.q_lengths)
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionDecodeProblem:
+class AttentionDecodeProblem(_SharedHeads):
     """Attention of one new query of each sequence against a paged cache of keys and values.
 
     Parameters
@@ -202,21 +212,6 @@ class AttentionDecodeProblem:
         return (
             len(self.kv_lengths), max(self.kv_lengths), spread, self.heads, self.kv_heads, self.page_size, self.window,
         )  # fmt: skip
-
-    @property
-    def layout(self) -> str:
-        """Which model answers: one for each head dimension, ``d128``."""
-        return f"d{self.head_dim}"
-
-    @property
-    def alignment(self) -> int:
-        """Bytes that pointers and strides divide by; the kernels take nothing less."""
-        return 16
-
-    @property
-    def group(self) -> int:
-        """Query heads that share a key and value head."""
-        return self.heads // self.kv_heads
 
     @property
     def is_empty(self) -> bool:
