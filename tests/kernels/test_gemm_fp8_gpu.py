@@ -131,7 +131,7 @@ def test_results_do_not_depend_on_stages_or_schedule(dtype: str, arch: object) -
     """The order of summation is that of k: the same bits from every tile, warp count and schedule without a split."""
     operands = make_gemm_operands(GemmProblem(300, 520, 4112, dtype=dtype), "cuda", 4)[0]
     results = [
-        run(operands, make_config(load="tma", **fields), arch)
+        run(operands, make_config(**{"load": "tma", **fields}), arch)
         for fields in ({}, {"num_stages": 4}, {"schedule": "persistent"}, {"load": "pointer"}, {"group_m": 1})
     ]
     assert all(torch.equal(results[0], other) for other in results[1:])

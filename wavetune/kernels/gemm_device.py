@@ -43,6 +43,16 @@ def tile_at(tile, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: t
 
 
 @triton.jit
+def last_trip(trip_start, trip_end):
+    """Return the end of a main loop that makes at least one trip, and says so to the compiler.
+
+    Where it has to leave a way around the loop, ptxas runs one wgmma after another in tiles of eight warps (Triton
+    3.6). The trip that an empty split makes instead lies beyond k and adds zeros.
+    """
+    return tl.maximum(trip_end, trip_start + 1)
+
+
+@triton.jit
 def multiply(acc, a, b, B_IS_NK: tl.constexpr, SWAP: tl.constexpr):
     """Accumulate one trip; ``a`` is [BLOCK_M, BLOCK_K], ``b`` as stored; the accumulator is transposed under SWAP."""
     # ieee matters for fp32 inputs only: tf32 would lose the precision that their tests look at.
@@ -98,7 +108,7 @@ def accumulate_pointers(
         acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     else:
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for trip in range(trip_start, trip_end):
+    for trip in range(trip_start, last_trip(trip_start, trip_end)):
         in_k = depth < k - trip * BLOCK_K
         a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
         if B_IS_NK:
@@ -125,7 +135,7 @@ def accumulate_tma(
         acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     else:
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for trip in range(trip_start, trip_end):
+    for trip in range(trip_start, last_trip(trip_start, trip_end)):
         a = a_desc.load([start_m, trip * BLOCK_K])
         if B_IS_NK:
             b = b_desc.load([start_n, trip * BLOCK_K])

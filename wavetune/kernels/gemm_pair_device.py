@@ -13,6 +13,7 @@ from wavetune.kernels.gemm_device import (
     SIZES,
     activate,
     add_bias,
+    last_trip,
     let_reduction_start,
     multiply,
     split_range,
@@ -29,7 +30,7 @@ def accumulate_pair(
     """Run the main loop for WIDTH columns and for the BLOCK_N - WIDTH columns beside them."""
     acc = tl.zeros((BLOCK_M, WIDTH), dtype=tl.float32)
     acc2 = tl.zeros((BLOCK_M, BLOCK_N - WIDTH), dtype=tl.float32)
-    for trip in range(trip_start, trip_end):
+    for trip in range(trip_start, last_trip(trip_start, trip_end)):
         a = a_desc.load([start_m, trip * BLOCK_K])
         if B_IS_NK:
             b = b_desc.load([start_n, trip * BLOCK_K])
@@ -78,14 +79,11 @@ def persistent_pair_kernel(
     """Walk over tiles, one CTA per resident slot."""
     tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
     step = tl.num_programs(0)
-    stored = tl.program_id(0) - step
-    for tile in tl.range(tl.program_id(0), tiles, step, flatten=True):
+    for tile in tl.range(tl.program_id(0), tiles, step, flatten=False):
         start_m, start_n = tile_at(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M)
         acc, acc2 = accumulate_pair(
             a_desc, b_desc, b2_desc, start_m, start_n, 0, tl.cdiv(k, BLOCK_K), BLOCK_M, BLOCK_N, BLOCK_K, WIDTH, B_IS_NK
         )
-        stored += step
-        start_m, start_n = tile_at(stored, m, n, BLOCK_M, BLOCK_N, GROUP_M)
         store_pair(
             acc, acc2, c_desc, c2_desc, bias_ptr, start_m, start_n, n, BLOCK_M, BLOCK_N, WIDTH, HAS_BIAS, ACTIVATION
         )

@@ -19,6 +19,7 @@ import triton.language as tl
 
 from wavetune.kernels.gemm_device import (
     SIZES,
+    last_trip,
     let_reduction_start,
     multiply,
     split_range,
@@ -67,7 +68,7 @@ def accumulate_scaled(
     else:
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     acc = tl.zeros_like(total)
-    for trip in range(trip_start, tl.maximum(trip_end, trip_start + 1)):
+    for trip in range(trip_start, last_trip(trip_start, trip_end)):
         first_k = trip * BLOCK_K
         if IS_TMA:
             a_tile = a.load([start_m, first_k])

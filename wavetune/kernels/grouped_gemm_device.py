@@ -17,7 +17,7 @@ expert has ``ceil(rows / BLOCK_M)`` tile rows of ``ceil(n / BLOCK_N)`` tiles. Wh
 import triton
 import triton.language as tl
 
-from wavetune.kernels.gemm_device import activate, multiply
+from wavetune.kernels.gemm_device import activate, last_trip, multiply
 
 SIZES = ["experts", "tokens", "columns", "k", "ldx", "lde", "ldw", "ldo"]
 
@@ -93,7 +93,7 @@ def accumulate(
         rows = first_row + tl.arange(0, BLOCK_M)
         depth = tl.arange(0, BLOCK_K)
         x_ptrs = x + (rows.to(tl.int64)[:, None] * ldx + depth[None, :])
-    for trip in range(tl.cdiv(k, BLOCK_K)):
+    for trip in range(last_trip(0, tl.cdiv(k, BLOCK_K))):
         first_k = trip * BLOCK_K
         if IS_TMA:
             a = x.load([first_row, first_k])
