@@ -14,8 +14,9 @@ from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError, FitError
 from wavetune.fit.encoding import decode_matrix, encode_table, feature_columns
-from wavetune.fit.model import N_FALLBACKS, WaveLatencyModel
+from wavetune.fit.model import WaveLatencyModel
 from wavetune.fit.points import GemmGeometry
+from wavetune.fit.selection import N_FALLBACKS
 from wavetune.runtime.codec import encode_model
 from wavetune.store.table import MeasurementTable
 from wavetune.tables.build import build_model_file

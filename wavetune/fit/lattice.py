@@ -16,7 +16,7 @@ import numpy as np
 from wavetune.core.problem import MAX_DIMENSION
 from wavetune.store.table import FloatArray, IntArray
 
-MAX_CANDIDATES = 8
+MAX_CANDIDATES = 12
 """Most candidates of a cell: each costs about half a microsecond at run time."""
 
 CANDIDATE_REGRET = 0.0005

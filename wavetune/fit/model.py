@@ -12,15 +12,14 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from wavetune.core.arch import find_arch
 from wavetune.core.config import KernelSpec, find_kernel_spec
 from wavetune.core.dtype import find_dtype
-from wavetune.core.problem import MAX_DIMENSION, GemmProblem
 from wavetune.errors import ConfigError, FitError
 from wavetune.fit.correction import ResidualCorrection
 from wavetune.fit.encoding import decode_matrix, encode_table, feature_columns
 from wavetune.fit.lattice import cells_around, cells_of, distil
+from wavetune.fit.nearby import DOUBT, NearbyEvidence
 from wavetune.fit.points import GemmGeometry
-from wavetune.fit.selection import CONTENDER_RATIO, broad_sample, greedy_cover
+from wavetune.fit.selection import CONTENDER_RATIO, broad_sample, cover_unaligned, greedy_cover
 from wavetune.fit.solver import fit_forms, largest_coefficients
-from wavetune.mapping.legality import gemm_illegal_reason
 from wavetune.store.record import CompiledConfig
 from wavetune.store.screen import Screening, screen_rows
 from wavetune.store.table import BoolArray, FloatArray, IntArray, MeasurementTable
@@ -37,9 +36,6 @@ COMPETITIVE_POWER = 2.0
 COVER_GAIN = 2e-4
 """A configuration survives if it lowers the mean log regret by at least this: a fiftieth of what readings repeat
 within."""
-
-N_FALLBACKS = 4
-"""Configurations that load without TMA and survive beside the others, for operands that are not aligned."""
 
 N_BROAD = 1200
 """Problems of the broad sample that survivors are chosen on."""
@@ -77,9 +73,9 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         Element type.
     arch : str, default="nvidia-h200"
         GPU that was measured.
-    n_configs : int, default=32
-        Most configurations that survive (and a few more for unaligned operands); fewer do where few ever win. Of
-        330 recorded pointer configurations 19 survive, of 342 with TMA and split-k 32 cover 99.7 % (24: 99.3 %).
+    n_configs : int, default=64
+        Most configurations that survive (and a few more for unaligned operands); fewer do where few ever win: of 330
+        recorded pointer configurations 20, of 342 with TMA and split-k about 50.
     bound_log2 : float, default=2.0
         Cells are made up to this many octaves from a measured problem.
     screen : bool, default=True
@@ -117,7 +113,7 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         kernel: str = "gemm",
         dtype: str = "bf16",
         arch: str = "nvidia-h200",
-        n_configs: int = 32,
+        n_configs: int = 64,
         bound_log2: float = 2.0,
         screen: bool = True,
         cell_dims: Any = None,
@@ -232,7 +228,8 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         """
         check_is_fitted(self, "coefficients_")
         rows = np.repeat(dims, len(self.configs_), axis=0)
-        return self._corrected(rows, np.tile(np.arange(len(self.configs_)), len(dims))).reshape(len(dims), -1)
+        fitted = np.tile(np.arange(len(self.configs_)), len(dims))
+        return self._cautious(rows, fitted, doubt=0.0).reshape(len(dims), -1)
 
     def is_measured_range(self, dims: IntArray) -> BoolArray:
         """Tell which problems are inside the measured range: within ``bound_log2`` of a measured one."""
@@ -243,6 +240,7 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         training = self._fit_forms(training)
         sample = broad_sample(self._realistic_ranges(training), N_BROAD, self.random_state)
         self.correction_: ResidualCorrection | None = None
+        self.evidence_: NearbyEvidence | None = None
         self.screening_: Screening | None = None
         if training.exhaustive.any():
             self._fit_correction(training, sample)
@@ -289,6 +287,10 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         weight = weight * self._competitiveness(training.dims, form, self._all_forms(sample))
         residual = np.log(training.latency_us / form)
         self.correction_ = ResidualCorrection(self.random_state).fit(points, residual, weight)
+        rows = np.flatnonzero(training.exhaustive)
+        dims, index = training.dims[rows], training.config_index[rows]
+        rest = np.log(training.latency_us[rows] / self._corrected(dims, index))
+        self.evidence_ = NearbyEvidence(dims, index, rest, training.weight[rows], len(self.configs_))
 
     def _screen(self, training: _Training) -> Screening:
         problem_index = np.unique(training.dims, axis=0, return_inverse=True)[1].reshape(-1)
@@ -300,6 +302,13 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         latency = self._form_latency(dims, config_index)
         if self.correction_ is not None:
             latency = latency * np.exp(self.correction_.predict(self._geometry.points(dims, config_index)))
+        return latency
+
+    def _cautious(self, dims: IntArray, config_index: IntArray, doubt: float = DOUBT) -> FloatArray:
+        """Predict any fitted configuration as a choice should: with what was measured nearby, and with doubt."""
+        latency = self._corrected(dims, config_index)
+        if self.evidence_ is not None:
+            latency = latency * np.exp(self.evidence_.log_factor(dims, config_index, doubt))
         return latency
 
     def _realistic_ranges(self, training: _Training) -> list[tuple[int, int]]:
@@ -335,27 +344,16 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         default = greedy_cover(realistic, np.ones(len(realistic)), 1)[0]
         # The default is always a candidate, also where something else wins everywhere.
         chosen = greedy_cover(latency, weight, self.n_configs, (default,), COVER_GAIN)
-        self.survivors_ = tuple(sorted({*chosen, *self._fallbacks(sample, chosen)}))
+        fallbacks = cover_unaligned(self.configs_, training.geometry.arch, self._all_forms(sample))
+        self.survivors_ = tuple(sorted({*chosen, *fallbacks}))
         self.default_ = default
-
-    def _fallbacks(self, sample: IntArray, chosen: list[int]) -> list[int]:
-        """Choose configurations for operands that most of ``chosen`` cannot load, where there are any."""
-        unaligned = GemmProblem(1, 1, MAX_DIMENSION, alignment=1)
-        arch = self._geometry.arch
-        is_legal = [gemm_illegal_reason(unaligned, entry.config, arch) is None for entry in self.configs_]
-        legal = np.flatnonzero(is_legal).tolist()
-        if len(legal) in (0, len(self.configs_)):
-            return []
-        latency = self._all_forms(sample)[:, legal]
-        cover = greedy_cover(latency, np.ones(len(latency)), N_FALLBACKS)
-        return [legal[column] for column in cover]
 
     def _contender_latency(self, dims: IntArray) -> FloatArray:
         """Predict every fitted configuration that can win, shape (n_problems, n_fitted); inf for the others."""
         form = self._all_forms(dims)
         rows, columns = np.nonzero(form <= CONTENDER_RATIO * form.min(axis=1, keepdims=True))
         latency = np.full(form.shape, np.inf)
-        latency[rows, columns] = self._corrected(dims[rows], columns)
+        latency[rows, columns] = self._cautious(dims[rows], columns)
         return latency
 
     def _measured_latency(self, training: _Training) -> FloatArray:
@@ -373,9 +371,8 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
             cells = cells_of(np.asarray(self.cell_dims, dtype=np.int64).reshape(-1, cells.shape[1]), cells)
 
         def log_factor(dims: IntArray, column: int) -> FloatArray:
-            if self.correction_ is None:
-                return np.zeros(len(dims))
-            return self.correction_.predict(self._geometry.points(dims, np.full(len(dims), survivors[column])))
+            fitted = np.full(len(dims), survivors[column])
+            return np.log(self._cautious(dims, fitted) / self._form_latency(dims, fitted))
 
         def form_latency(dims: IntArray, column: int) -> FloatArray:
             return self._form_latency(dims, np.full(len(dims), survivors[column]))

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wavetune.core.arch import ArchSpec
+from wavetune.core.problem import MAX_DIMENSION, GemmProblem
+from wavetune.mapping.legality import gemm_illegal_reason
+from wavetune.store.record import CompiledConfig
 from wavetune.store.table import FloatArray, IntArray
 
 CONTENDER_RATIO = 1.3
 """A configuration whose form is slower than the best form by more than this is no contender on that problem.
 Forms alone are right within 10 % on near-best configurations (H200, 2026-11)."""
+
+N_FALLBACKS = 4
+"""Configurations that load without TMA and survive beside the others, for operands that are not aligned."""
 
 SIZE_STEP = 64
 """Realistic n and k are multiples of 64: head sizes, tile sizes and tensor-parallel splits of public models."""
@@ -78,3 +85,28 @@ def greedy_cover(
         chosen.append(best)
         current = np.minimum(current, regret[:, best])
     return chosen
+
+
+def cover_unaligned(configs: Sequence[CompiledConfig], arch: ArchSpec, latency_us: FloatArray) -> list[int]:
+    """Choose at most `N_FALLBACKS` configurations for operands that most cannot load, where there are any.
+
+    Parameters
+    ----------
+    configs : sequence of CompiledConfig
+        Columns of ``latency_us``.
+    arch : ArchSpec
+        The GPU.
+    latency_us : ndarray of shape (n_problems, n_configs)
+        Predicted, microseconds.
+
+    Returns
+    -------
+    list of int
+        Columns; empty where all configurations take any operands, or none does.
+    """
+    unaligned = GemmProblem(1, 1, MAX_DIMENSION, alignment=1)
+    legal = [i for i, entry in enumerate(configs) if gemm_illegal_reason(unaligned, entry.config, arch) is None]
+    if len(legal) in (0, len(configs)):
+        return []
+    cover = greedy_cover(latency_us[:, legal], np.ones(len(latency_us)), N_FALLBACKS)
+    return [legal[column] for column in cover]

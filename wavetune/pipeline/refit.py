@@ -39,7 +39,7 @@ class FitOptions:
         Whether to estimate accuracy on held-out layers, which costs a second, smaller fit.
     """
 
-    n_configs: int = 32
+    n_configs: int = 64
     random_state: int = 0
     holdout: bool = True
 
