@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,16 @@ from made_up_gpu import CONFIGS, HEADER, latency_us, write_rows
 
 from wavetune import choose_config
 from wavetune.core.arch import find_arch
+from wavetune.core.problem import GemmProblem
 from wavetune.core.workload import Workload
-from wavetune.core.workload_entry import WorkloadKey
-from wavetune.report.workload_analysis import Totals, call_roofline_us, model_speedup
+from wavetune.core.workload_entry import WorkloadEntry, WorkloadKey
+from wavetune.report.workload_analysis import (
+    AnalysedEntry,
+    Totals,
+    call_roofline_us,
+    model_speedup,
+    roofline_bound,
+)
 
 Cli = Callable[..., Result]
 
@@ -75,6 +83,10 @@ def test_totals_are_weighted_by_count(analyze: Callable[..., Result]):
     }
     assert sum(bool(p["reason"]) for p in document["problems"]) == 5
     assert [p["baseline_us"] for p in document["problems"] if p["reason"]] == [None] * 5
+    assert [(p["m"], p["bound"]) for p in document["problems"][:3] if p["m"] != 128] == [
+        (1, "bandwidth"), (2048, "math rate"),
+    ]  # fmt: skip
+    assert all(0 < p["peak_share"] < 1 for p in document["problems"][:3])
 
 
 def test_classes_add_up(analyze: Callable[..., Result]):
@@ -150,6 +162,23 @@ def test_weights_of_calls_without_a_result():
     assert call_roofline_us(groups, arch) == pytest.approx(2 * one)
     attention = WorkloadKey(4096, 4096, 128, "attention", heads=8, kv_heads=8)
     assert call_roofline_us(attention, arch) == pytest.approx(4 * 8 * 4096 * 4096 * 128 / 989.4e6)
+
+
+def test_little_gain_is_held_against_the_roofline():
+    """Below 1.1x it is said how near the best is to the peak that bounds it; above, and without a result, nothing."""
+    arch = find_arch("h200")
+    entry = WorkloadEntry(WorkloadKey(1, 8192, 8192))
+    decode = AnalysedEntry(
+        entry, 28.0, baseline_us=36.0, best_us=35.0, bound=roofline_bound(GemmProblem(1, 8192, 8192), arch)
+    )
+    assert decode.roofline_note == "80% of peak bandwidth"
+    assert replace(decode, baseline_us=40.0).roofline_note == ""
+    assert AnalysedEntry(entry, 28.0, "not measured").roofline_note == ""
+    assert roofline_bound(GemmProblem(4096, 8192, 8192), arch) == "math rate"
+    assert roofline_bound(GemmProblem(1, 64, 64), arch) == "launch"
+    # Where both bounds meet: 206 flops a byte of the weight, 2 m flops for its two bytes.
+    bounds = [roofline_bound(GemmProblem(m, 65536, 65536), arch) for m in (190, 240)]
+    assert bounds == ["bandwidth", "math rate"]
 
 
 def test_terminal(analyze: Callable[..., Result]):

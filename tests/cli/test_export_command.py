@@ -43,6 +43,23 @@ def block_models(points: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@pytest.fixture(scope="session")
+def amd_models(points: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a models folder with a model of a GPU of AMD's: the made-up one under another name."""
+    folder = tmp_path_factory.mktemp("amd-models")
+    header, *rows = (line.split(",") for line in points.read_text().splitlines())
+    smem = header.index("smem_bytes")
+    # An SM of AMD's has less shared memory.
+    fitting = [",".join([*row[:smem], "16384", *row[smem + 1 :]]) for row in rows]
+    (folder / "amd.csv").write_text("\n".join([",".join(header), *fitting]))
+    result = Runner().run(
+        "calibrate", "--replay", folder / "amd.csv", "--no-holdout", "--arch", "mi300x", "--dtype", "bf16",
+        "--out", folder / "amd-mi300x" / "gemm-bf16.json",
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    return folder
+
+
 @pytest.fixture
 def workload(cli: Cli) -> Path:
     """Return a workload file of several kinds of products."""
@@ -130,9 +147,44 @@ def test_dense_files(cli: Cli, block_models: Path, consumer: str, monkeypatch: p
     wanted = {entry.key for entry in Workload.read("w.json").entries if entry.key.scale == "block128x128"}
     assert keys_of(cli, *exact["files"]) == wanted
     text = export(cli, *arguments)
-    assert "nearest row costs" in text.stderr
+    assert "the row that is taken costs" in text.stderr
     assert sorted(text.stdout.split("\n")[:-1]) == sorted(document["files"])
     clear_caches()
+
+
+def test_aiter_files(cli: Cli, amd_models: Path, workload: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file for each layer under AITER's name, with a row for every size; the regret of its ranges is printed."""
+    monkeypatch.setenv("WAVETUNE_MODELS", str(amd_models))
+    clear_caches()
+    arguments = ("export", workload, "--format", "aiter-triton", "--out", "configs", "--arch", "mi300x")
+    result = cli(*arguments, "--json")
+    assert result.code == 0, result.stderr
+    assert result.json["files"] == ["configs/gfx942-GEMM-A16W16-N=4096-K=4096.json"]
+    rows = json.loads(Path(result.json["files"][0]).read_text())
+    assert list(rows) == [*(f"M_LEQ_{2**i}" for i in range(2, 14)), "any"]
+    fields = {
+        "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "NUM_KSPLIT", "num_warps", "num_stages",
+        "waves_per_eu", "matrix_instr_nonkdim", "kpack", "cache_modifier",
+    }  # fmt: skip
+    assert all(set(row) == fields for row in rows.values())
+    assert rows["M_LEQ_4"]["BLOCK_SIZE_M"] < rows["any"]["BLOCK_SIZE_M"]
+    layer = result.json["layers"][0]
+    assert (layer["calls"], result.json["rows"]) == (1507, 13)
+    # Every call has a range of its own here, so only the margin costs anything.
+    assert 0 <= layer["regret"] <= 0.02
+    assert "waves_per_eu" in result.stderr
+    assert "AMD" in export(cli, workload, "--format", "aiter-triton", "--out", "o").stderr
+    clear_caches()
+
+
+def test_override_of_bench_output(cli: Cli):
+    """Export and convert write the same file; its text is checked where it is made."""
+    bench = Path(__file__).parents[1] / "workloads" / "data" / "hipblaslt-bench.txt"
+    assert cli("export", bench, "--format", "hipblaslt-override", "--out", "a.txt").code == 0
+    result = cli("convert", "bench-output", bench, "--out", "b.txt", "--json")
+    assert (result.json["rows"], result.json["build"], result.json["compute_units"]) == (2, "de5c1aebb6", 304)
+    assert Path("a.txt").read_text() == Path("b.txt").read_text()
+    assert cli("convert", "bench-output", bench, "--out", "no/such/folder").code == 3
 
 
 def test_shapes_alone_need_no_gpu(cli: Cli, workload: Path, monkeypatch: pytest.MonkeyPatch):

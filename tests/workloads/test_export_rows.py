@@ -13,6 +13,7 @@ from wavetune.core.arch import ARCHS
 from wavetune.core.config import GEMM, KernelConfig
 from wavetune.core.workload_entry import WorkloadEntry, WorkloadKey
 from wavetune.errors import WorkloadError
+from wavetune.workloads.aiter_export import is_aiter_kernel, row_fields, row_name
 from wavetune.workloads.quicktune_export import RESULT_COLUMNS, key_cells
 from wavetune.workloads.tunableop_export import untuned_row
 from wavetune.workloads.tuned_json import TunedFileName
@@ -185,10 +186,29 @@ def test_replay_weighs_by_count():
         512: {small: 90.0, large: 50.0, tma: 50.0},
     }
     # 40 is nearer to 1 than to 512: it gets the small tile.
-    cost = replay({1: small, 512: large}, [(1, 3), (40, 2), (512, 1)], predicted)
+    calls = [(m, count, predicted[m]) for m, count in ((1, 3), (40, 2), (512, 1))]
+    rows = {1: small, 512: large}
+    cost = replay(lambda m: rows[nearest_row(rows, m)], calls)
     assert (cost.calls, cost.worst_m) == (6, 40)
     assert cost.regret == pytest.approx((30 + 60 + 50) / (30 + 40 + 50) - 1)
     assert cost.worst == pytest.approx(0.5)
     assert cost.kernel_cost == pytest.approx((30 + 40 + 50) / (30 + 32 + 50) - 1)
-    none = replay({1: small, 40: large, 512: large}, [(1, 3), (40, 2), (512, 1)], predicted)
-    assert none.regret == 0.0
+    assert replay(lambda m: small if m == 1 else large, calls).regret == 0.0
+
+
+def test_aiter_finds_a_row_for_every_size():
+    """The smallest bound that reaches the size, of those that AITER looks for; beyond them the last row."""
+    assert [row_name(m) for m in (1, 4, 5, 64, 65, 8192, 8193)] == [
+        "M_LEQ_4", "M_LEQ_4", "M_LEQ_8", "M_LEQ_64", "M_LEQ_128", "M_LEQ_8192", "any",
+    ]  # fmt: skip
+
+
+def test_what_aiter_can_run():
+    """Its kernel splits k, but has no TMA, no persistent schedule, and no sizes besides powers of two."""
+    assert is_aiter_kernel(config(64))
+    split = config(64, schedule="split_k", split_k=3)
+    assert is_aiter_kernel(split)
+    assert row_fields(split)["NUM_KSPLIT"] == 3
+    assert row_fields(config(64))["NUM_KSPLIT"] == 1
+    for fields in ({"load": "tma"}, {"schedule": "persistent"}, {"block_n": 96}, {"epilogue_split": 2}):
+        assert not is_aiter_kernel(config(64, **fields)), fields

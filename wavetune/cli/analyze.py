@@ -83,16 +83,16 @@ def _write(analysis: Analysis, out: Path) -> None:
 def _print(analysis: Analysis, gemm_share: float | None) -> None:
     total = analysis.total
     right = ("calls", "default us", "best us", "speed-up", "share")
-    table = data_table("m x n x k", *right, "best", right=right)
+    table = data_table("m x n x k", *right, "best", "below 1.1x: best is at", right=right)
     found = [row for row in analysis.rows if not row.reason]
     for row in found[:LISTED]:
         key = row.entry.key
         table.add_row(
             format_sizes((key.m, key.n, key.k)), f"{row.entry.count:,}", format_us(row.baseline_us),
-            format_us(row.best_us), f"{row.baseline_us / row.best_us:.2f}x",
-            f"{row.total_baseline_us / total.baseline_us:.1%}", describe_config(row.best or {}),
+            format_us(row.best_us), f"{row.speedup:.2f}x",
+            f"{row.total_baseline_us / total.baseline_us:.1%}", describe_config(row.best or {}), row.roofline_note,
         )  # fmt: skip
-    table.add_row("TOTAL", f"{total.calls:,}", "", "", f"{total.speedup:.2f}x", "100.0%", "")
+    table.add_row("TOTAL", f"{total.calls:,}", "", "", f"{total.speedup:.2f}x", "100.0%", "", "")
     show(table)
     if len(found) > LISTED:
         typer.echo(f"and {len(found) - LISTED:,} more")
@@ -146,6 +146,7 @@ def _document(analysis: Analysis, gemm_share: float | None) -> dict[str, object]
             {
                 **row.entry.document(), "reason": row.reason, "baseline_us": row.baseline_us, "best_us": row.best_us,
                 "chosen_us": row.chosen_us, "candidates": row.candidates,
+                "bound": row.bound, "peak_share": row.peak_share,
                 "baseline": dict(row.baseline or {}), "best": dict(row.best or {}),
             }
             for row in analysis.rows

@@ -9,6 +9,7 @@ import typer
 from wavetune.cli.analyze import analyze_command
 from wavetune.cli.calibrate import calibrate_command
 from wavetune.cli.choose import choose_command
+from wavetune.cli.convert import convert_app
 from wavetune.cli.demo import demo_command
 from wavetune.cli.doctor import doctor_command
 from wavetune.cli.estimate import estimate_command
@@ -21,7 +22,11 @@ from wavetune.cli.measure import measure_command
 from wavetune.cli.models import models_app
 from wavetune.cli.output import show_log
 from wavetune.cli.parsing import ManyValuesCommand, NegativeNumbersCommand, WavetuneGroup
+from wavetune.cli.quicktune import quicktune_command
 from wavetune.cli.report import report_command
+from wavetune.cli.tune import tune_command
+from wavetune.cli.tune_patterns import patterns_app
+from wavetune.cli.tune_retime import retime_command
 from wavetune.cli.verify import verify_command
 from wavetune.cli.workload import workload_app
 
@@ -51,7 +56,7 @@ def root(
 ) -> None:
     """Near-best GPU kernel configurations in microseconds.
 
-    Exit codes: 0 done, 1 no match (verify --strict), 2 usage, 3 bad input, 4 no model, 130 interrupted.
+    Exit codes: 0 done, 1 no match (verify), 2 usage, 3 bad input, 4 no model, 130 interrupted.
     """
     show_log()
 
@@ -67,8 +72,13 @@ app.command("calibrate", cls=ManyValuesCommand)(calibrate_command)
 app.command("measure")(measure_command)
 app.command("doctor")(doctor_command)
 app.command("estimate")(estimate_command)
+app.command("tune")(tune_command)
+app.command("quicktune")(quicktune_command)
+app.command("retime")(retime_command)
 app.command("analyze")(analyze_command)
 app.command("export")(export_command)
 app.command("verify")(verify_command)
 app.add_typer(models_app, name="models")
+app.add_typer(convert_app, name="convert")
 app.add_typer(workload_app, name="workload")
+app.add_typer(patterns_app, name="patterns")

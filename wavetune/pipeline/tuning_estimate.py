@@ -108,7 +108,7 @@ def estimate_tuning(workload: Workload, device: Device, *, top: int, space: Spac
         if not ranked:
             unknown.append(problem)
             continue
-        taken, assumed = _candidates(problem, device, ranked, default, top, space)
+        taken, assumed = tuning_candidates(problem, device, ranked, default, top, space)
         iterations = iterations_for(next(iter(ranked.values())))
         slowest = max(ranked.values())
         spent_us = iterations.launches * sum(ranked.get(config, slowest) for config in taken)
@@ -124,7 +124,7 @@ def estimate_tuning(workload: Workload, device: Device, *, top: int, space: Spac
     return TuningEstimate(tuple(keys), tuple(unknown), len(compiled), measure_seconds, prepare_seconds)
 
 
-def _candidates(
+def tuning_candidates(
     problem: GemmProblem,
     device: Device,
     ranked: dict[KernelConfig, float],

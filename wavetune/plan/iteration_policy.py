@@ -2,6 +2,10 @@
 
 AMD's QuickTune states the policy by latency, and leaves 50 to 100 us open; here they belong to the middle class. The
 latency is a predicted one: no pilot run.
+
+Tuning takes the numbers as limits. Candidates take turns, so untimed launches are shared: one candidate warms clocks
+and caches for the next. A candidate whose median is known well enough, or that is far behind, stops before its last
+timed launch.
 """
 
 from __future__ import annotations

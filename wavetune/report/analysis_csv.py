@@ -19,7 +19,8 @@ QUICKTUNE_COLUMNS = (
     "baseline/tuned", "total_baseline_time(us)", "total_tuned_time(us)", "baseline_time_percent", "tuned_time_percent",
 )  # fmt: skip
 OUR_COLUMNS = (
-    *KEY_COLUMNS[len(SIZES) :], "operation", "dtype", "layout", "class", "chosen_latency(us)", "candidates", "status",
+    *KEY_COLUMNS[len(SIZES) :], "operation", "dtype", "layout", "class", "chosen_latency(us)", "candidates", "bound",
+    "peak_share", "status",
 )  # fmt: skip
 """Leading dimensions and types are filled where they say all of the key."""
 
@@ -64,4 +65,6 @@ def _cells(row: AnalysedEntry, total: Totals) -> dict[str, Any]:
         "tuned_time_percent": f"{100 * row.total_best_us / total.best_us:.2f}",
         "chosen_latency(us)": "" if math.isnan(row.chosen_us) else f"{row.chosen_us:.3f}",
         "candidates": row.candidates,
+        "bound": row.bound,
+        "peak_share": f"{row.peak_share:.3f}",
     }

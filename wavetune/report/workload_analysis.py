@@ -17,8 +17,11 @@ from wavetune.core.workload_entry import SIZE_CLASSES, WorkloadEntry, WorkloadKe
 from wavetune.errors import MeasurementError
 from wavetune.runtime.choose import find_resolver
 from wavetune.runtime.device import Device
-from wavetune.store.roofline import roofline_us
+from wavetune.store.roofline import ROOFLINE_LAUNCH_US, WORK, roofline_us
 from wavetune.store.table import FloatArray, MeasurementTable
+
+LITTLE_GAIN = 1.1
+"""Speed-up below which it is said how near to the roofline the best is: there may be nothing left to gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class AnalysedEntry:
         Measured latency of what the tables answer; NaN if that was not measured.
     candidates : int
         Configurations that were measured.
+    bound : str
+        What the roofline is made of: ``bandwidth``, ``math rate``, or ``launch`` for the smallest products.
     """
 
     entry: WorkloadEntry
@@ -52,6 +57,27 @@ class AnalysedEntry:
     best_us: float = math.nan
     chosen_us: float = math.nan
     candidates: int = 0
+    bound: str = ""
+
+    @property
+    def speedup(self) -> float:
+        """Latency of the default over that of the best; NaN without a result."""
+        return self.baseline_us / self.best_us
+
+    @property
+    def peak_share(self) -> float:
+        """Share of the peak rate that the best reaches; NaN without a result."""
+        return self.roofline_us / self.best_us
+
+    @property
+    def roofline_note(self) -> str:
+        """How near the best is to what the GPU can do, where it gains less than `LITTLE_GAIN`; else empty."""
+        if self.reason or self.speedup >= LITTLE_GAIN:
+            return ""
+        if self.bound == "launch":
+            return "as short as launches are"
+        # Operands that stayed in the cache are read faster than the memory's peak.
+        return f"{self.peak_share:.0%} of peak {self.bound}"
 
     @property
     def total_baseline_us(self) -> float:
@@ -216,8 +242,19 @@ def _analyse(
     chosen = resolver.answer(problem, "model", is_listed=False).config
     return AnalysedEntry(
         entry, roofline, "", baseline, table.configs[best].config, baseline_us, float(latency[best]),
-        _latency(latency, column, chosen), int(np.sum(~np.isnan(latency))),
+        _latency(latency, column, chosen), int(np.sum(~np.isnan(latency))), roofline_bound(problem, device.arch),
     )  # fmt: skip
+
+
+def roofline_bound(problem: GemmProblem, arch: ArchSpec) -> str:
+    """Return what bounds a product at peak rates: ``bandwidth``, ``math rate`` or ``launch``."""
+    dims, dtype = np.array([problem.dims]), find_dtype(problem.dtype)
+    whole_us = roofline_us(problem.kernel, dims, dtype, arch)
+    assert whole_us is not None
+    _, moved_bytes = WORK[problem.kernel](dims.astype(np.float64), dtype)
+    if whole_us[0] <= ROOFLINE_LAUNCH_US:
+        return "launch"
+    return "bandwidth" if moved_bytes[0] / (arch.dram_gb_per_s * 1e3) >= whole_us[0] else "math rate"
 
 
 def call_roofline_us(key: WorkloadKey, arch: ArchSpec) -> float:

@@ -6,25 +6,25 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.core.shorthand import describe_config
 from wavetune.core.workload import Workload
-from wavetune.core.workload_entry import WorkloadEntry
 from wavetune.errors import NoModelError, WorkloadError
 from wavetune.runtime.choice import Source
-from wavetune.runtime.choose import find_resolver
 from wavetune.runtime.device import Device
 from wavetune.workloads import tuned_json_export as tuned_json
-from wavetune.workloads.answers import TableAnswer, answer_problem, predictions
-from wavetune.workloads.export_formats import CAPTURE_SIZES, EXPORT_FORMATS, NOT_EXPORTED
+from wavetune.workloads.aiter_export import aiter_triton
+from wavetune.workloads.answers import answer_problem, predictions
+from wavetune.workloads.export_formats import CAPTURE_SIZES, EXPORT_FORMATS, NOT_EXPORTED, OVERRIDE
+from wavetune.workloads.export_parts import Export, Layer, LeftOut, answerable_entries, of_kernel, of_those
 from wavetune.workloads.quicktune_export import RESULT_COLUMNS, key_cells, ratio_cell
 from wavetune.workloads.tunableop_export import untuned_row
-from wavetune.workloads.tuned_json_export import Bucketing
+from wavetune.workloads.tuned_json_export import nearest_row
 
 _BLOCK_FP8 = "fp8_block128"
 
@@ -33,70 +33,6 @@ _STATUS = {
     (True, True): "BOTH_FAILED",
 }  # fmt: skip
 """QuickTune's word by whether the latencies of default and answer are unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """The file of one layer.
-
-    Parameters
-    ----------
-    n, k : int
-        The layer.
-    pinned : int
-        Rows that hold the default, because the choice is not better.
-    bucketing : Bucketing
-        What the consumer's rule costs.
-    """
-
-    n: int
-    k: int
-    pinned: int
-    bucketing: Bucketing
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """What is to be written.
-
-    Parameters
-    ----------
-    files : mapping of str to str
-        Names and texts; the name is empty where the user names the file.
-    rows : int
-        Rows, or configurations, of all files.
-    pinned : int
-        Rows that hold the default.
-    left_out : mapping of str to int
-        Why entries are not in it, and how many.
-    layers : sequence of Layer
-        Of formats with a file for each layer.
-    kernel_cost : float
-        What it costs that another kernel is tuned, which knows fewer configurations: predicted time of all calls over
-        that with any configuration of the model, minus 1. NaN of formats that hold any configuration, or have layers.
-    """
-
-    files: Mapping[str, str]
-    rows: int
-    pinned: int
-    left_out: Mapping[str, int]
-    layers: Sequence[Layer] = ()
-    kernel_cost: float = math.nan
-
-
-@dataclass(slots=True)
-class _LeftOut:
-    """Entries that are left out, by reason."""
-
-    reasons: dict[str, int] = field(default_factory=dict)
-
-    def add(self, reason: str) -> None:
-        self.reasons[reason] = self.reasons.get(reason, 0) + 1
-
-    def refuse_nothing(self, rows: int, format: str) -> None:
-        if not rows:
-            reasons = "; ".join(f"{reason} ({count} entries)" for reason, count in self.reasons.items())
-            raise WorkloadError(f"nothing of the workload can be written as {format}: {reasons}")
 
 
 def export_workload(
@@ -137,6 +73,13 @@ def export_workload(
         return _triton_configs(workload, device, margin)
     if format == "json":
         return _json(workload, device, margin)
+    if format == "aiter-triton":
+        return aiter_triton(workload, device, margin)
+    if format == OVERRIDE:
+        raise WorkloadError(
+            "hipblaslt-override is made of what hipblaslt-bench printed: its solution indices hold for one build of "
+            "hipBLASLt, and tables hold Triton configurations; name such an output in place of the workload"
+        )
     name = tuned_json.sanitised(device_name) or tuned_json.device_file_name(device.arch)
     return _tuned_json(workload, format, device, margin, capture_sizes, name)
 
@@ -164,7 +107,7 @@ def export_untuned(workload: Workload) -> Export:
     WorkloadError
         If nothing of the workload can be said in the format; tells why.
     """
-    left_out, lines = _LeftOut(), []
+    left_out, lines = LeftOut(), []
     for entry in workload.entries:
         try:
             lines.append(untuned_row(entry.key))
@@ -175,9 +118,9 @@ def export_untuned(workload: Workload) -> Export:
 
 
 def _quicktune(workload: Workload, device: Device, margin: float) -> Export:
-    left_out, pinned = _LeftOut(), 0
+    left_out, pinned = LeftOut(), 0
     rows = []
-    for entry, problem in _chosen(workload, device, left_out):
+    for entry, problem in answerable_entries(workload, device, left_out):
         try:
             cells: dict[str, Any] = {**key_cells(entry.key)}
         except WorkloadError as error:
@@ -207,16 +150,16 @@ def _quicktune(workload: Workload, device: Device, margin: float) -> Export:
 
 def _triton_configs(workload: Workload, device: Device, margin: float) -> Export:
     """List the configurations that win something, the one that carries most of the time first."""
-    left_out, pinned = _LeftOut(), 0
+    left_out, pinned = LeftOut(), 0
     weight_us: dict[KernelConfig, float] = {}
     free_us = 0.0
-    for entry, problem in _chosen(workload, device, left_out):
+    for entry, problem in answerable_entries(workload, device, left_out):
         every = predictions(problem, device)
-        latencies = _of_kernel(every, tuned_json.is_plain_kernel)
+        latencies = of_kernel(every, tuned_json.is_plain_kernel)
         if not latencies:
             left_out.add("no modelled configuration is of the plain kernel: one tile a CTA, pointer loads, no split")
             continue
-        config, is_pinned = _of_those(latencies, answer_problem(problem, device, margin), margin)
+        config, is_pinned = of_those(latencies, answer_problem(problem, device, margin), margin)
         pinned += is_pinned
         weight_us[config] = weight_us.get(config, 0.0) + entry.count * latencies[config]
         free_us += entry.count * min(every.values())
@@ -232,9 +175,9 @@ def _triton_configs(workload: Workload, device: Device, margin: float) -> Export
 
 def _json(workload: Workload, device: Device, margin: float) -> Export:
     """Write the workload itself, the answers in the extra part of its entries."""
-    left_out, pinned = _LeftOut(), 0
+    left_out, pinned = LeftOut(), 0
     entries = []
-    for entry, problem in _chosen(workload, device, left_out):
+    for entry, problem in answerable_entries(workload, device, left_out):
         answer = answer_problem(problem, device, margin)
         pinned += answer.is_pinned
         extra = {
@@ -252,9 +195,9 @@ def _json(workload: Workload, device: Device, margin: float) -> Export:
 def _tuned_json(
     workload: Workload, format: str, device: Device, margin: float, capture_sizes: Sequence[int], device_name: str
 ) -> Export:
-    left_out = _LeftOut()
+    left_out = LeftOut()
     calls: dict[tuple[int, int], dict[int, int]] = {}
-    for entry, problem in _chosen(workload, device, left_out):
+    for entry, problem in answerable_entries(workload, device, left_out):
         if (problem.dtype, problem.layout) != (_BLOCK_FP8, "nk"):
             left_out.add(
                 f"{format}'s dense files are of fp8 with scales of 128 x 128 (here {problem.dtype} {problem.layout}); "
@@ -269,7 +212,7 @@ def _tuned_json(
         sizes = capture_sizes or sorted(counts)
         problems = {m: GemmProblem(m, n, k, _BLOCK_FP8) for m in {*sizes, *counts}}
         predicted = {m: predictions(problem, device) for m, problem in problems.items()}
-        possible = {m: _of_kernel(each, tuned_json.is_block_fp8_kernel) for m, each in predicted.items()}
+        possible = {m: of_kernel(each, tuned_json.is_block_fp8_kernel) for m, each in predicted.items()}
         if not all(possible.values()):
             raise NoModelError(
                 f"{format}: no modelled configuration for n={n} k={k} runs on their kernel: one tile a CTA, "
@@ -278,50 +221,14 @@ def _tuned_json(
         rows: dict[int, KernelConfig] = {}
         pinned = 0
         for m in sizes:
-            rows[m], is_pinned = _of_those(possible[m], answer_problem(problems[m], device, margin), margin)
+            rows[m], is_pinned = of_those(possible[m], answer_problem(problems[m], device, margin), margin)
             pinned += is_pinned
         files[tuned_json.dense_file_name(n, k, device_name, format)] = tuned_json.body(rows)
-        layers.append(Layer(n, k, pinned, tuned_json.replay(rows, list(counts.items()), predicted)))
+        replayed = [(m, count, predicted[m]) for m, count in counts.items()]
+        bucketing = tuned_json.replay(lambda m, rows=rows: rows[nearest_row(rows, m)], replayed)  # type: ignore[misc]
+        layers.append(Layer(n, k, pinned, bucketing))
         n_rows += len(rows)
     return Export(files, n_rows, sum(layer.pinned for layer in layers), left_out.reasons, layers)
-
-
-def _chosen(workload: Workload, device: Device, left_out: _LeftOut) -> list[tuple[WorkloadEntry, GemmProblem]]:
-    """Return the entries that the tables of the device answer; if those are none for want of a model, say so."""
-    chosen = []
-    missing: NoModelError | None = None
-    for entry in workload.entries:
-        problem = entry.key.gemm_problem()
-        if problem is None:
-            left_out.add("no plain GEMM of a type that the kernels compute")
-            continue
-        try:
-            find_resolver(problem, device.arch.name, device.num_sms, "any")
-        except NoModelError as error:
-            missing = error
-            left_out.add(f"no tables of {device.arch.name} for {problem.dtype} {problem.layout}")
-            continue
-        chosen.append((entry, problem))
-    if not chosen and missing is not None:
-        raise missing
-    return chosen
-
-
-def _of_kernel(
-    latencies: Mapping[KernelConfig, float], is_possible: Callable[[KernelConfig], bool]
-) -> dict[KernelConfig, float]:
-    return {config: latency for config, latency in latencies.items() if is_possible(config)}
-
-
-def _of_those(latencies: Mapping[KernelConfig, float], answer: TableAnswer, margin: float) -> tuple[KernelConfig, bool]:
-    """Return what was measured to be best, else the fastest, or the default if that is possible and hardly slower."""
-    if answer.source is Source.EXACT and answer.config in latencies:
-        return answer.config, False
-    best = min(latencies, key=lambda config: latencies[config])
-    default = answer.default
-    if default in latencies and default != best and latencies[best] > (1.0 - margin) * latencies[default]:
-        return default, True
-    return best, False
 
 
 def _cell(latency_us: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wavetune.core.arch import ArchSpec
@@ -110,31 +110,30 @@ class Bucketing:
 
 
 def replay(
-    rows: Mapping[int, KernelConfig],
-    calls: Sequence[tuple[int, int]],
-    predicted: Mapping[int, Mapping[KernelConfig, float]],
+    row_of: Callable[[int], KernelConfig],
+    calls: Sequence[tuple[int, int, Mapping[KernelConfig, float]]],
+    is_possible: Callable[[KernelConfig], bool] = is_block_fp8_kernel,
 ) -> Bucketing:
     """Look every call up as the consumer does.
 
     Parameters
     ----------
-    rows : mapping of int to KernelConfig
-        The file.
-    calls : sequence of (int, int)
-        Tokens and count.
-    predicted : mapping of int to mapping of KernelConfig to float
-        Latency of every configuration for these tokens, microseconds.
+    row_of : callable
+        Returns the configuration that the consumer takes for a number of tokens.
+    calls : sequence of (int, int, mapping)
+        Tokens, count, and the latency of every configuration, microseconds.
+    is_possible : callable
+        Whether the consumer's kernel can run a configuration.
     """
     replayed_us = best_us = free_us = worst = 0.0
     worst_m = calls[0][0]
-    for m, count in calls:
-        latencies = predicted[m]
+    for m, count, latencies in calls:
         # What is not legal for so many tokens costs whatever one likes.
-        taken = latencies.get(rows[nearest_row(rows, m)], math.inf)
-        best = min(latency for config, latency in latencies.items() if is_block_fp8_kernel(config))
+        taken = latencies.get(row_of(m), math.inf)
+        best = min(latency for config, latency in latencies.items() if is_possible(config))
         replayed_us += count * taken
         best_us += count * best
         free_us += count * min(latencies.values())
         if taken / best - 1.0 > worst:
             worst, worst_m = taken / best - 1.0, m
-    return Bucketing(sum(count for _, count in calls), replayed_us, best_us, free_us, worst, worst_m)
+    return Bucketing(sum(count for _, count, _ in calls), replayed_us, best_us, free_us, worst, worst_m)

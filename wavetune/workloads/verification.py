@@ -20,12 +20,12 @@ from wavetune.runtime.choice_file import ChoiceFile
 from wavetune.runtime.choose import find_resolver
 from wavetune.runtime.codec import read_model
 from wavetune.runtime.device import Device
+from wavetune.runtime.installed import triton_release
 from wavetune.runtime.locate import all_model_files
 from wavetune.runtime.pinned import read_pinned
 from wavetune.runtime.settings import settings
 from wavetune.runtime.sources import check_triton
 from wavetune.runtime.tables import store_path
-from wavetune.runtime.user_store import triton_release
 
 _STORED = "SELECT arch, num_sms, dtype, layout, dims, alignment, triton FROM choices WHERE kernel = ? ORDER BY created"
 
