@@ -310,7 +310,7 @@ def main() -> int:
     seconds = time.perf_counter() - start
     print("\nbefore, a shape: kernel timings before the first decision, and for each new shape.")
     print(f"* a search: {DO_BENCH_MS:g} ms a configuration, the default of Triton's autotuner; no GPU was used here.")
-    print("Not in the table: vLLM's default for grouped GEMM, which needs a grouped sweep.")
+    print("Of grouped GEMM, with vLLM's default rule: benchmarks/family_holdout.py, on a GPU.")
     if not any("nvMatmul" in row["method"] for row in tables["live"]):
         print("Not in the table: nvMatmulHeuristics, which is not installed (pip install 'wavetune[nvmmh]').")
     print(f"{seconds:.0f} s (target {TARGET_S:.0f} s on two cores)")

@@ -20,7 +20,7 @@ from wavetune.report.breakdown import disturbed_rows
 from wavetune.report.datatable import make_table
 from wavetune.report.decisions import regret_distribution, regret_map
 from wavetune.report.document import build_document
-from wavetune.report.evidence import Seen, classify, describe_evidence
+from wavetune.report.evidence import Seen, classify, describe_coverage, describe_evidence
 from wavetune.report.noise import replay_noise
 from wavetune.report.predictions import predict_sweep
 from wavetune.report.staircase import form_latency
@@ -248,6 +248,18 @@ def test_the_page_says_how_far_to_trust_it(seen: list[Seen], held_out: bool, wor
     verdict, text = describe_evidence(seen)
     assert verdict is held_out
     assert words in text
+
+
+def test_a_sweep_of_few_configurations_is_not_taken_for_exhaustive() -> None:
+    """The best of a few need not be the best: the report says so, and says nothing of a sweep that has them all."""
+    assert "configurations" not in made_up_document().facts["evidence"]["text"]
+    inputs = made_up_inputs()
+    few = inputs.sweep.select(inputs.sweep.config_index < 6)
+    facts = build_document(replace(inputs, sweep=few)).facts["evidence"]
+    assert facts["configs_per_shape"] == 6
+    assert f"6 or fewer of {facts['configs']} configurations" in facts["text"]
+    assert describe_coverage(5, 10) == ""
+    assert describe_coverage(4, 10) != ""
 
 
 def test_a_report_needs_a_model_and_a_sweep_only() -> None:

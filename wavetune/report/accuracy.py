@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,28 +190,41 @@ def evaluate_model(model: ModelFile, sweep: MeasurementTable, *, with_exact: boo
         m, n, k = sizes
         problem = GemmProblem(m, n, k, model.dtype, model.layout)
         choice = chooser.explain(problem)
-        fastest = int(np.nanargmin(measured))
-        best_us = float(measured[fastest])
+        winner = int(np.nanargmin(measured))
+        best_us = float(measured[winner])
         index = position.get(choice.config)
         ranked = [position[entry.config] for entry in chooser.rank(problem) if entry.config in position]
         results.append(
             ShapeResult(
                 problem.dims,
                 choice.config,
-                sweep.configs[fastest].config,
+                sweep.configs[winner].config,
                 choice.source,
                 choice.latency_us,
                 float(measured[index]) if index is not None else float("nan"),
                 best_us,
                 default_us=float(measured[default]) if default is not None else float("nan"),
-                top3_us=_fastest(measured[ranked[:3]]),
-                top8_us=_fastest(measured[ranked[:8]]),
+                top3_us=fastest(measured[ranked[:3]]),
+                top8_us=fastest(measured[ranked[:8]]),
             )
         )
         for config, predicted_us in chooser.predict(problem).items():
             row = position.get(config)
             if row is not None and measured[row] <= NEAR_BEST * best_us:
                 errors.append(abs(predicted_us / measured[row] - 1.0))
+    return summarise_results(results, errors)
+
+
+def summarise_results(results: Sequence[ShapeResult], errors: Sequence[float]) -> AccuracyReport:
+    """Return the report of problems that were judged one by one.
+
+    Parameters
+    ----------
+    results : sequence of ShapeResult
+        The problems.
+    errors : sequence of float
+        Absolute relative prediction errors of configurations near the best of their problem.
+    """
     best, *others = (
         np.array([getattr(result, name) for result in results])
         for name in ("best_us", "measured_us", "default_us", "top3_us", "top8_us")
@@ -228,7 +242,8 @@ def evaluate_model(model: ModelFile, sweep: MeasurementTable, *, with_exact: boo
     )
 
 
-def _fastest(measured: FloatArray) -> float:
+def fastest(measured: FloatArray) -> float:
+    """Return the least latency that is known; NaN for none."""
     known = _known(measured)
     return float(known.min()) if len(known) else float("nan")
 

@@ -21,7 +21,7 @@ from wavetune.report.anatomy import dissect
 from wavetune.report.breakdown import accuracy_by_stratum, disturbed_rows, residuals, scatter
 from wavetune.report.datatable import DataTable, make_table
 from wavetune.report.decisions import decision_map, regret_distribution, regret_map
-from wavetune.report.evidence import Seen, classify, describe_evidence
+from wavetune.report.evidence import Seen, classify, describe_coverage, describe_evidence
 from wavetune.report.metrics import geometric_mean, rounded
 from wavetune.report.noise import replay_noise
 from wavetune.report.predictions import Predictions, predict_sweep
@@ -222,6 +222,8 @@ def _facts(
 ) -> dict[str, Any]:
     model = inputs.model
     held_out, evidence = describe_evidence(seen)
+    per_shape = int(np.median(np.bincount(inputs.sweep.problems()[1])))
+    evidence += describe_coverage(per_shape, len(inputs.sweep.configs))
     facts = {
         "model": {
             "kernel": model.kernel, "dtype": model.dtype, "layout": model.layout, "arch": model.arch,
@@ -234,7 +236,7 @@ def _facts(
         "evidence": {
             "held_out": held_out, "text": evidence, "seen": dict(Counter(str(kind) for kind in seen)),
             "files": [vars(entry) for entry in inputs.sweep_files], "rows": len(inputs.sweep),
-            "configs": len(inputs.sweep.configs),
+            "configs": len(inputs.sweep.configs), "configs_per_shape": per_shape,
             "layers": len({result.dims[1:] for result in report.results}),
         },
         "headline": {

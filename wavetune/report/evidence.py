@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from wavetune.runtime.model_file import ModelFile
 
+EXHAUSTIVE_SHARE = 0.5
+"""TMA configurations cannot run on every shape; the exhaustive sweeps recorded so far have all or nearly all."""
+
 
 class Seen(StrEnum):
     """What a model's fit knew of a problem."""
@@ -46,6 +49,24 @@ def classify(
         return [Seen.UNKNOWN] * len(problems)
     layers = {dims[1:] for dims in known}
     return [_classify_one(tuple(dims), known, layers) for dims in problems]
+
+
+def describe_coverage(per_shape: int, n_configs: int) -> str:
+    """Say that a sweep is not exhaustive; empty if the median shape has at least `EXHAUSTIVE_SHARE` of them.
+
+    Parameters
+    ----------
+    per_shape : int
+        Median number of configurations that a shape was measured with.
+    n_configs : int
+        Different configurations in the sweep.
+    """
+    if per_shape >= EXHAUSTIVE_SHARE * n_configs:
+        return ""
+    return (
+        f" Half of the shapes were measured with {per_shape} or fewer of {n_configs} configurations: the best of those "
+        "need not be the best, and losses are larger than they look here."
+    )
 
 
 def _classify_one(

@@ -47,6 +47,7 @@
       legend: { orientation: "h", x: 0, y: own.annotations ? 1.07 : 1.02, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)", itemsizing: "constant" },
       hoverlabel: { bgcolor: "@soft", bordercolor: "@line", font: { color: "@ink", size: 12 }, align: "left" },
       hovermode: "closest", dragmode: narrow ? false : "zoom",
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: "@muted", activecolor: "@ink" },
       xaxis: axis(own.xaxis, narrow), yaxis: axis(own.yaxis, narrow),
     };
   };
@@ -64,7 +65,9 @@
     const color = palette();
     const spec = paint({ data: variant.data, layout: layout(variant, width || box.clientWidth, figure.height) }, color);
     drawn.set(name, box.clientWidth);
-    return Plotly.react(box, spec.data, spec.layout, config);
+    // Nothing to zoom or pan on a narrow screen, and the buttons would lie over the legend.
+    const bar = box.clientWidth < NARROW ? { displayModeBar: false } : {};
+    return Plotly.react(box, spec.data, spec.layout, { ...config, ...bar });
   };
 
   const redraw = (width) => Promise.all(boxes.filter((box) => drawn.has(box.dataset.figure)).map((box) => draw(box, width)));
