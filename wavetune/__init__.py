@@ -17,12 +17,11 @@ from wavetune.core.problem import GemmProblem, Problem
 from wavetune.errors import WavetuneError
 from wavetune.runtime.choice import Choice, RankedConfig, Source
 from wavetune.runtime.choose import choose, choose_config, clear_caches, explain_choice, rank_configs
-from wavetune.runtime.fingerprint import fingerprint
 from wavetune.runtime.misses import Miss, misses, write_misses
-from wavetune.runtime.reachable import reachable_configs
 from wavetune.runtime.settings import Settings, configure, settings
 
 if TYPE_CHECKING:
+    from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem
     from wavetune.core.grouped_problem import GroupedGemmProblem
     from wavetune.fit.model import WaveLatencyModel
     from wavetune.launch.attention import attention, attention_decode
@@ -33,13 +32,18 @@ if TYPE_CHECKING:
     from wavetune.launch.perf_model import perf_model
     from wavetune.launch.scaled_mm import scaled_matmul
     from wavetune.launch.warmup import warmup, warmup_model
+    from wavetune.runtime.attention_choice import choose_attention_config, choose_attention_decode_config
+    from wavetune.runtime.fingerprint import fingerprint
     from wavetune.runtime.grouped_choice import choose_grouped_gemm_config
+    from wavetune.runtime.reachable import reachable_configs
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ARCHS",
     "ArchSpec",
+    "AttentionDecodeProblem",
+    "AttentionProblem",
     "Choice",
     "GemmProblem",
     "GroupedGemmProblem",
@@ -57,6 +61,8 @@ __all__ = [
     "attention_decode",
     "autotune",
     "choose",
+    "choose_attention_config",
+    "choose_attention_decode_config",
     "choose_config",
     "choose_grouped_gemm_config",
     "clear_caches",
@@ -79,16 +85,22 @@ __all__ = [
 ]
 
 _LAZY = {
+    "AttentionDecodeProblem": "wavetune.core.attention_problem",
+    "AttentionProblem": "wavetune.core.attention_problem",
     "GroupedGemmProblem": "wavetune.core.grouped_problem",
     "WaveLatencyModel": "wavetune.fit.model",
     "attention": "wavetune.launch.attention",
     "attention_decode": "wavetune.launch.attention",
     "autotune": "wavetune.launch.autotune",
+    "choose_attention_config": "wavetune.runtime.attention_choice",
+    "choose_attention_decode_config": "wavetune.runtime.attention_choice",
     "choose_grouped_gemm_config": "wavetune.runtime.grouped_choice",
+    "fingerprint": "wavetune.runtime.fingerprint",
     "grouped_matmul": "wavetune.launch.grouped_matmul",
     "matmul": "wavetune.launch.matmul",
     "patch_linear": "wavetune.launch.linear",
     "perf_model": "wavetune.launch.perf_model",
+    "reachable_configs": "wavetune.runtime.reachable",
     "scaled_matmul": "wavetune.launch.scaled_mm",
     "warmup": "wavetune.launch.warmup",
     "warmup_model": "wavetune.launch.warmup",

@@ -36,6 +36,11 @@ def plain(x):
     pass
 """
 
+HELD_OUT = {
+    "shapes": 12, "efficiency": {"geomean": 0.98, "p5": 0.95, "min": 0.9}, "regret": {"mean": 0.02},
+    "top3_efficiency": 0.99, "top8_efficiency": 1.0, "mape_near_best": 0.03, "default_efficiency": {"geomean": None},
+}  # fmt: skip
+
 Cli = Callable[..., Result]
 
 
@@ -122,10 +127,10 @@ def test_models_of_kernels_are_listed_shown_and_verified(
     from wavetune.runtime.family_file import FamilyFile, FamilyForm, write_family
 
     path = tmp_path / "own" / "nvidia-h200" / "row-sum-fp16.json"
-    form = FamilyForm(KernelConfig(BLOCK=64, num_warps=4, num_stages=1), 8, 32, 0, (3.0,) * 7)
+    form = FamilyForm(KernelConfig(BLOCK=64, num_warps=4, num_stages=1), 8, 32, 0, (3.0,) * 9)
     write_family(
         FamilyFile("row-sum", "fp16", "", ("M",), "nvidia-h200", 132, "sha256:1", (form,), 0, {(5,): (0, 4.5)},
-                   {"M": (1, 9)}, accuracy={"held_out": {"efficiency": 0.98}}),
+                   {"M": (1, 9)}, accuracy={"relative_error": 0.02, "held_out": HELD_OUT}),
         path,
     )  # fmt: skip
     monkeypatch.setenv("WAVETUNE_MODELS", str(tmp_path / "own"))
@@ -134,7 +139,9 @@ def test_models_of_kernels_are_listed_shown_and_verified(
     assert (listed["configs"], listed["exact"], listed["held_out_efficiency"]) == (1, 1, 0.98)
     shown = cli("models", "show", "h200/row-sum-fp16", "--json").json
     assert shown["forms"][0]["coefficients"]["bytes"] == 3.0
-    assert "BLOCK=64" in cli("models", "show", "h200/row-sum-fp16").stdout
+    text = cli("models", "show", "h200/row-sum-fp16").stdout
+    assert "BLOCK=64" in text
+    assert "12 shapes at 98.0% of the best" in text
     assert cli("models", "verify", path).code == 0
     path.write_text(path.read_text().replace("4.5", "4.6"))
     broken = cli("models", "verify", path)

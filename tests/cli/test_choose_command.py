@@ -150,7 +150,7 @@ def test_a_forced_configuration_is_explained(cli, monkeypatch: pytest.MonkeyPatc
         ((1, 2, 3, "--arch", "h200", "--kernel", "conv"), 4, "conv"),
         ((1, 2, 3, "--model", "none.json"), 3, "none.json"),
         ((1.5, 2, 3, "--arch", "h200"), 2, "integer"),
-        ((1, 2, "--arch", "h200"), 2, "Missing argument"),
+        ((1, 2, "--arch", "h200"), 2, "gemm takes M N K"),
         ((1, 2, 3, "--nonsense"), 2, "nonsense"),
         ((-1, 2, 3, "--nonsense", "--arch", "h200"), 2, ""),
     ],

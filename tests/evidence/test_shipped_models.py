@@ -10,17 +10,21 @@ import pytest
 from wavetune.core.arch import find_arch
 from wavetune.core.config import GEMM
 from wavetune.core.problem import GemmProblem
-from wavetune.pipeline.evidence import evidence_names
+from wavetune.pipeline.evidence import evidence_names, fit_family_evidence
 from wavetune.pipeline.refit import FitOptions, fit_model_file
 from wavetune.report.accuracy import evaluate_model
 from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.codec import read_model
+from wavetune.runtime.families import chooser_for
+from wavetune.runtime.family_file import family_file_name, is_family_file, read_family
 from wavetune.store.csv_io import read_measurements
+from wavetune.store.record import make_problem
 from wavetune.store.table import MeasurementTable, concatenate
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "models" / "nvidia-h200"
 EVIDENCE = ROOT / "calibration" / "nvidia-h200"
+FAMILY_MODELS = sorted(path for path in MODELS.glob("*.json") if is_family_file(path))
 H200 = find_arch("h200")
 GRID = [(m, n, k) for m in (1, 7, 64, 300, 2048, 8192) for n in (576, 4608, 28672) for k in (512, 4096, 14336)]
 
@@ -73,6 +77,44 @@ def test_the_bf16_model_is_near_the_best_on_layers_it_never_saw() -> None:
     # 0.967 on the day it was made; the fastest of one such sweep, timed again, is itself worth 0.991.
     assert report.efficiency.geomean > 0.955
     assert report.efficiency.geomean > report.default_efficiency.geomean + 0.1
+
+
+@pytest.mark.parametrize("path", FAMILY_MODELS, ids=lambda path: path.stem)
+def test_a_family_model_follows_from_its_evidence(path: Path) -> None:
+    """Fitting the evidence again gives the same forms, keys, range and predictions, and the accuracy that it tells."""
+    shipped = read_family(path)
+    key = {"dtype": shipped.dtype, "layout": shipped.layout}
+    assert path.name == family_file_name(shipped.kernel, **key)
+    fitted = fit_family_evidence(EVIDENCE, shipped.kernel, H200, **key)
+    again = fitted.file
+    assert [form.config for form in again.forms] == [form.config for form in shipped.forms]
+    for ours, theirs in zip(again.forms, shipped.forms, strict=True):
+        assert ours.coefficients == pytest.approx(theirs.coefficients, rel=1e-6, abs=1e-12)
+    assert (again.exact, again.fit_range, again.default_index) == (
+        shipped.exact, shipped.fit_range, shipped.default_index,
+    )  # fmt: skip
+    assert again.mapping_digest == shipped.mapping_digest
+    assert again.provenance["environment"] == shipped.provenance["environment"]
+    held_out = shipped.accuracy["held_out"]
+    assert again.accuracy["held_out"]["efficiency"]["geomean"] == pytest.approx(
+        held_out["efficiency"]["geomean"], abs=0.002
+    )
+    for dims in list(shipped.exact)[::7]:
+        problem = make_problem(shipped.kernel, dims, **key)
+        ranked = [chooser_for(model, problem, use_exact=False).rank(dims) for model in (again, shipped)]
+        latency = [{entry.config: entry.latency_us for entry in ranking} for ranking in ranked]
+        assert latency[0] == pytest.approx(latency[1], rel=2e-3)
+
+
+@pytest.mark.parametrize("path", FAMILY_MODELS, ids=lambda path: path.stem)
+def test_the_facts_of_a_family_are_complete(path: Path) -> None:
+    """Environment, conditions, wall time and counts are kept beside the measurements."""
+    shipped = read_family(path)
+    facts = json.loads((EVIDENCE / evidence_names(shipped.kernel, shipped.dtype, shipped.layout)[2]).read_text())
+    assert facts["environment"]["gpu_name"] == "NVIDIA H200"
+    assert facts["measured"] == shipped.provenance["rows"]
+    assert facts["seconds"]["measuring"] < 100
+    assert {"sm_clock_mhz", "throttle_reasons", "launch_floor_us"} <= set(facts["conditions"])
 
 
 def test_the_facts_of_a_calibration_are_complete() -> None:

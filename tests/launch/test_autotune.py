@@ -407,7 +407,7 @@ def model(tmp_path: Path, kernel: AutotunedKernel, **changes: Any) -> Path:
     """Write a model of the made-up kernel: small blocks pay for every CTA, large ones for every trip."""
     assert kernel.mapping is not None
     forms = tuple(
-        FamilyForm(identity, 8, 32, 0, (4.0, 0.0, 0.0, 0.0, 0.5, 0.02 * position, 0.0))
+        FamilyForm(identity, 8, 32, 0, (4.0, 0.0, 0.0, 0.0, 0.5, 0.02 * position, 0.0, 0.0, 0.0))
         for position, identity in enumerate(kernel.candidates)
     )
     fields: dict[str, Any] = {

@@ -237,7 +237,8 @@ def test_calibration_answers_keys_that_were_never_measured(
     from wavetune.launch.kernel_keys import group_keys
     from wavetune.launch.kernel_runner import KernelRunner
     from wavetune.mapping.source_digest import mapping_digest
-    from wavetune.pipeline.user_kernel import KernelJob, calibrate_kernel
+    from wavetune.pipeline.family_calibration import calibrate_family
+    from wavetune.pipeline.user_kernel import KernelJob
     from wavetune.runtime.family_file import family_file_name, write_family
     from wavetune.store.database import MeasurementStore
 
@@ -256,11 +257,11 @@ def test_calibration_answers_keys_that_were_never_measured(
         mapping_digest(kernel.mapping), group.pool,
     )  # fmt: skip
     with MeasurementStore(tmp_path / "kernel.sqlite", runner.environment()) as store:
-        result = calibrate_kernel(runner, job, store, budget_s=40.0)
+        result = calibrate_family(runner, job, store, budget_s=40.0)
     assert not result.failures
-    assert result.fit.relative_error < 0.25
-    assert result.accuracy is not None
-    assert result.accuracy.efficiency > 0.9
+    assert result.fitted.fit.relative_error < 0.25
+    assert result.fitted.held_out is not None
+    assert result.fitted.held_out.efficiency.geomean > 0.9
     path = tmp_path / "models" / arch.name / family_file_name(kernel.name, probe.dtype, probe.layout)
     write_family(result.file, path)
     wavetune.clear_caches()

@@ -22,7 +22,8 @@ from wavetune.launch.autotune import AutotunedKernel, autotune  # noqa: E402
 from wavetune.launch.kernel_keys import KeyGroup, group_keys, read_keys  # noqa: E402
 from wavetune.launch.kernel_runner import KernelRunner  # noqa: E402
 from wavetune.measure.runner import Runner  # noqa: E402
-from wavetune.pipeline.user_kernel import KernelJob, calibrate_kernel  # noqa: E402
+from wavetune.pipeline.family_calibration import calibrate_family  # noqa: E402
+from wavetune.pipeline.user_kernel import KernelJob  # noqa: E402
 from wavetune.runtime.choice import Source  # noqa: E402
 from wavetune.runtime.family_file import family_file_name, write_family  # noqa: E402
 from wavetune.store.database import MeasurementStore  # noqa: E402
@@ -155,9 +156,9 @@ def test_a_calibrated_kernel_launches_by_its_model(made: Any, tmp_path: Path) ->
     )  # fmt: skip
     environment = {"gpu_name": "made up", "triton": triton.__version__}
     with MeasurementStore(tmp_path / "kernel.sqlite", environment) as store:
-        result = calibrate_kernel(runner, job, store)
-    assert result.accuracy is not None
-    assert result.accuracy.efficiency > 0.99
+        result = calibrate_family(runner, job, store)
+    assert result.fitted.held_out is not None
+    assert result.fitted.held_out.efficiency.geomean > 0.99
     write_family(result.file, tmp_path / "models" / "nvidia-h200" / family_file_name(kernel.name, probe.dtype))
     wavetune.clear_caches()
     opened = bench.opened

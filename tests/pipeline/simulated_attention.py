@@ -106,7 +106,7 @@ class SimulatedAttention:
 
     def environment(self) -> dict[str, str]:
         """Return a fingerprint."""
-        return {"gpu_name": "simulated", "triton": "3.6.0"}
+        return {"arch": ARCH.name, "gpu_name": "simulated", "triton": "3.6.0"}
 
     def prepare(self, configs: Iterable[KernelConfig], progress: Progress = no_progress) -> PreparedConfigs:
         """Compile everything: one CTA on an SM in a prefill, four in a decode step."""

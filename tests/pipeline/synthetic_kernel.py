@@ -78,7 +78,7 @@ class SyntheticKernel:
         The kernel.
     compiled : tuple of CompiledConfig
         Its configurations.
-    coefficients : ndarray of shape (n_configs, 7)
+    coefficients : ndarray of shape (n_configs, 9)
         The truth.
     """
 
@@ -155,7 +155,7 @@ def row_sum(seed: int = 0, **options: Any) -> SyntheticKernel:
         rows.append(
             (
                 rng.uniform(3.0, 4.0), rng.uniform(0.3, 1.2), 0.15 + 0.3 * trip, 0.5 * trip,
-                rng.uniform(0.02, 0.1) * fields["num_warps"], 0.02, rng.uniform(0.22, 0.3),
+                rng.uniform(0.02, 0.1) * fields["num_warps"], 0.02, 0.03, 0.0, rng.uniform(0.22, 0.3),
             )
         )  # fmt: skip
     return SyntheticKernel(ROW_SUM, row_sum_configs(), np.array(rows), seed=seed, **options)
@@ -171,7 +171,7 @@ def norm_gemm(seed: int = 0, **options: Any) -> SyntheticKernel:
         rows.append(
             (
                 rng.uniform(3.5, 5.0), rng.uniform(0.5, 2.0), 0.1 + 0.3 * trip, 0.4 * trip, rng.uniform(0.1, 0.8),
-                0.2 * trip, rng.uniform(0.05, 0.12),
+                0.2 * trip, 0.0, 0.1 * trip, rng.uniform(0.05, 0.12),
             )
         )  # fmt: skip
     return SyntheticKernel(NORM_GEMM, norm_gemm_configs(), np.array(rows), seed=seed, **options)

@@ -15,9 +15,11 @@ import wavetune
 from wavetune.core.config import GROUPED_GEMM, KernelConfig
 from wavetune.core.grouped_problem import GroupedGemmProblem
 from wavetune.core.routing import Routing, sample_groups
+from wavetune.fit.family_model import fit_family
 from wavetune.mapping.grouped_gemm import map_grouped_gemm
-from wavetune.pipeline.grouped_calibration import calibrate_grouped, grouped_job
-from wavetune.pipeline.user_kernel import KernelCalibration
+from wavetune.pipeline.family_calibration import FamilyCalibration, calibrate_family
+from wavetune.pipeline.family_fit import keep_survivors
+from wavetune.pipeline.family_jobs import grouped_job
 from wavetune.plan.expert_layers import CALIBRATION_BLOCKS, HOLDOUT_BLOCKS, expert_layers
 from wavetune.plan.grouped_plan import (
     FLAT_TILE,
@@ -36,8 +38,9 @@ from wavetune.runtime.family_file import family_file_name, read_family, write_fa
 from wavetune.runtime.grouped_choice import choose_grouped_gemm, rank_grouped_gemm
 from wavetune.store.database import MeasurementStore
 
+N_PROBLEMS = 240
 OPTIONS = GroupedPlanOptions(n_problems=200, sweep_every=4)
-Calibrated = tuple[SimulatedGrouped, KernelCalibration, Path]
+Calibrated = tuple[SimulatedGrouped, FamilyCalibration, Path]
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +48,11 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
     """Return a calibration and the folder with its model."""
     folder = tmp_path_factory.mktemp("models")
     runner = SimulatedGrouped()
-    job = grouped_job([entry.config for entry in runner.compiled], ARCH, dtype="bf16", layout="nk")
+    job = grouped_job([entry.config for entry in runner.compiled], ARCH, dtype="bf16", n_problems=N_PROBLEMS)
     with MeasurementStore(folder / "store.sqlite", runner.environment()) as store:
-        result = calibrate_grouped(runner, job, store, options=OPTIONS)
+        result = calibrate_family(runner, job, store)
         again = SimulatedGrouped()
-        resumed = calibrate_grouped(again, job, store, options=OPTIONS)
+        resumed = calibrate_family(again, job, store)
     assert again.measured == []
     assert resumed.resumed == len(runner.measured)
     assert resumed.file.forms == result.file.forms
@@ -117,29 +120,24 @@ def test_the_model_says_how_good_it_is(calibrated: Calibrated) -> None:
     """Held-out efficiency, environment, range and a default are in the file, and it reads back."""
     _, result, folder = calibrated
     file = read_family(folder / ARCH.name / family_file_name("grouped_gemm", "bf16", "nk"))
-    assert file.accuracy["held_out"]["efficiency"] > 0.97
+    assert file.accuracy["held_out"]["efficiency"]["geomean"] > 0.97
     assert file.fit_range["experts"][1] == 256
     assert file.provenance["environment"]["gpu_name"] == "simulated"
     assert file.forms == result.file.forms
-    assert result.rows == len(calibrated[0].measured)
+    assert len(result.table) == len(calibrated[0].measured)
     assert set(result.seconds) == {"prepare", "measuring", "fit"}
     assert "pointer" in {form.config["load"] for form in file.forms}
 
 
 def test_survivors_cover_what_wins(calibrated: Calibrated) -> None:
     """Three forms are enough to be near the best everywhere; the default is always kept."""
-    from wavetune.fit.family_model import fit_family
-    from wavetune.pipeline.grouped_calibration import keep_survivors
-
-    runner, result, folder = calibrated
-    job = grouped_job([entry.config for entry in runner.compiled], ARCH, dtype="bf16", layout="nk")
-    with MeasurementStore(folder / "store.sqlite", runner.environment()) as store:
-        table = store.to_table(GROUPED_GEMM, dtype="bf16", layout="nk", exhaustive_strata=(SWEEP_STRATUM,))
-    fit = fit_family(table, job.shape, ARCH)
-    few = keep_survivors(fit, table, job.shape, ARCH, n_configs=5)
+    runner, result, _ = calibrated
+    job = grouped_job([entry.config for entry in runner.compiled], ARCH, dtype="bf16", n_survivors=5)
+    fit = fit_family(result.table, job.shape, ARCH)
+    few = keep_survivors(fit, result.table, job, ARCH)
     assert 5 <= len(few.configs) <= 6
     assert few.configs[few.default] == fit.configs[fit.default]
-    assert len(result.fit.configs) <= len(fit.configs)
+    assert len(result.fitted.fit.configs) <= len(fit.configs)
 
 
 def test_plans_sweep_some_problems_and_spare_the_rest() -> None:

@@ -12,7 +12,8 @@ from synthetic_kernel import ARCH, NOISE, SyntheticKernel, norm_gemm, random_key
 
 from wavetune.errors import FitError, MappingError, StoreError
 from wavetune.measure.runner import Runner
-from wavetune.pipeline.user_kernel import SLICE_POINTS, STRATUM_SWEEP, KernelCalibration, calibrate_kernel, plan_kernel
+from wavetune.pipeline.family_calibration import FamilyCalibration, calibrate_family
+from wavetune.pipeline.user_kernel import STRATUM_SWEEP, KernelJob
 from wavetune.plan.kernel_points import POINTS_PER_CONFIG, keys_in_ranges, spread
 from wavetune.runtime.choice import Source
 from wavetune.runtime.family_chooser import RANGE_OCTAVES, FamilyChooser
@@ -30,13 +31,13 @@ KERNELS: dict[str, tuple[Callable[..., SyntheticKernel], tuple[tuple[int, int], 
 
 def calibrate(
     kernel: SyntheticKernel, folder: Path, ranges: tuple[tuple[int, int], ...], **options: object
-) -> KernelCalibration:
+) -> FamilyCalibration:
     """Calibrate into a store in a folder."""
     with MeasurementStore(folder / "kernel.sqlite", kernel.environment()) as store:
-        return calibrate_kernel(kernel, kernel.job(ranges), store, **options)  # type: ignore[arg-type]
+        return calibrate_family(kernel, kernel.job(ranges), store, **options)  # type: ignore[arg-type]
 
 
-def chooser_of(result: KernelCalibration, kernel: SyntheticKernel, **options: object) -> FamilyChooser:
+def chooser_of(result: FamilyCalibration, kernel: SyntheticKernel, **options: object) -> FamilyChooser:
     """Return the runtime of the encoded file."""
     return FamilyChooser(decode_family(encode_family(result.file), "kernel.json"), kernel.shape, **options)  # type: ignore[arg-type]
 
@@ -44,14 +45,14 @@ def chooser_of(result: KernelCalibration, kernel: SyntheticKernel, **options: ob
 @pytest.fixture(scope="module", params=list(KERNELS))
 def calibrated(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[SyntheticKernel, KernelCalibration, tuple[tuple[int, int], ...]]:
+) -> tuple[SyntheticKernel, FamilyCalibration, tuple[tuple[int, int], ...]]:
     """Return one calibration of each kernel; tests only read it."""
     make, ranges = KERNELS[request.param]
     kernel = make()
     return kernel, calibrate(kernel, tmp_path_factory.mktemp("kernel"), ranges), ranges
 
 
-Calibrated = tuple[SyntheticKernel, KernelCalibration, tuple[tuple[int, int], ...]]
+Calibrated = tuple[SyntheticKernel, FamilyCalibration, tuple[tuple[int, int], ...]]
 
 
 def test_the_truth_is_recovered(calibrated: Calibrated) -> None:
@@ -90,10 +91,14 @@ def test_the_file_says_how_good_it_is(calibrated: Calibrated) -> None:
     """Its error is that of the noise, its held-out efficiency that of choices on keys it had not seen."""
     _, result, _ = calibrated
     assert result.file.accuracy["relative_error"] < 2 * NOISE
-    assert result.accuracy is not None
-    assert result.accuracy.n_keys == 12
-    assert 0.97 < result.accuracy.worst <= result.accuracy.efficiency <= 1.0
-    assert result.file.provenance["rows"] == result.rows
+    held_out = result.fitted.held_out
+    assert held_out is not None
+    assert len(held_out.results) == 12
+    assert 0.97 < held_out.efficiency.min <= held_out.efficiency.geomean <= 1.0
+    assert result.file.accuracy["held_out"]["efficiency"]["geomean"] == pytest.approx(
+        held_out.efficiency.geomean, abs=1e-5
+    )
+    assert result.file.provenance["rows"] == len(result.table)
 
 
 def test_measured_keys_are_exact(calibrated: Calibrated) -> None:
@@ -153,7 +158,7 @@ def test_a_calibration_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     with MeasurementStore(tmp_path / "kernel.sqlite", stopped.environment()) as store:
         prepared = stopped.prepare([entry.config for entry in stopped.compiled])
         store.record_compiled(prepared.compiled)
-        points = plan_kernel(stopped.job(ROW_RANGES), prepared.compiled, stopped)
+        points = stopped.job(ROW_RANGES).plan(prepared.compiled, ARCH).points
         store.record(stopped.measure(points[:100]))
     resumed = row_sum()
     resumed._rng = stopped._rng
@@ -169,7 +174,9 @@ def test_a_budget_ends_measuring(tmp_path: Path) -> None:
     """Nothing is begun after the budget; what was measured by then is fitted, every configuration alike."""
     kernel = row_sum()
     result = calibrate(kernel, tmp_path, ROW_RANGES, budget_s=1e-9)
-    assert result.rows == len(kernel.measured) == SLICE_POINTS
+    assert KernelJob.slice_points <= len(kernel.measured) == len(result.table) < KernelJob.slice_points + 9
+    left_out = kernel.job(ROW_RANGES).plan(kernel.compiled, ARCH).points[len(kernel.measured) :]
+    assert kernel.measured[-1].problem not in {point.problem for point in left_out}
     assert result.skipped > 0
     assert len(result.file.forms) == len(kernel.compiled)
 
@@ -192,7 +199,7 @@ def test_the_owner_s_keys_are_swept(tmp_path: Path) -> None:
     kernel = row_sum()
     sweep = [(100, 1000), (3000, 300)]
     with MeasurementStore(tmp_path / "kernel.sqlite", kernel.environment()) as store:
-        result = calibrate_kernel(kernel, kernel.job(ROW_RANGES, sweep=sweep), store)
+        result = calibrate_family(kernel, kernel.job(ROW_RANGES, sweep=sweep), store)
     assert set(result.file.exact) == set(sweep)
     first = kernel.measured[: 2 * len(kernel.compiled)]
     assert {point.problem.dims for point in first} == set(sweep)
@@ -204,11 +211,11 @@ def test_bad_keys_and_stores_are_errors(tmp_path: Path) -> None:
     kernel = row_sum()
     with MeasurementStore(tmp_path / "kernel.sqlite", kernel.environment()) as store:
         with pytest.raises(FitError, match="grid_size is 0"):
-            calibrate_kernel(kernel, kernel.job(ROW_RANGES, pool=[(0, 5)]), store)
+            calibrate_family(kernel, kernel.job(ROW_RANGES, pool=[(0, 5)]), store)
         broken = replace(kernel.mapping, loop_trips=lambda key, config: key["N"] / config["BLOCK"])
         other = SyntheticKernel(broken, kernel.compiled, kernel.coefficients)
         with pytest.raises(MappingError, match="loop_trips of kernel row-sum"):
-            calibrate_kernel(other, other.job(ROW_RANGES), store)
+            calibrate_family(other, other.job(ROW_RANGES), store)
     with pytest.raises(StoreError, match="gpu_name"):
         MeasurementStore(tmp_path / "kernel.sqlite", {"gpu_name": "another", "triton": "3.6.0"})
 

@@ -38,8 +38,8 @@ MODEL = FamilyFile(
     num_sms=132,
     mapping_digest="sha256:12",
     forms=(
-        FamilyForm(SMALL, 8, 32, 0, (3.0, 0.5, 0.1, 0.02, 0.3, 0.004, 0.25)),
-        FamilyForm(LARGE, 2, 64, 4096, (4.0, 0.5, 0.3, 0.0, 0.1, 0.001, 0.2)),
+        FamilyForm(SMALL, 8, 32, 0, (3.0, 0.5, 0.1, 0.02, 0.3, 0.004, 0.07, 0.05, 0.25)),
+        FamilyForm(LARGE, 2, 64, 4096, (4.0, 0.5, 0.3, 0.0, 0.1, 0.001, 0.0, 0.0, 0.2)),
     ),
     default_index=1,
     exact={(16, 4096): (0, 12.5), (1, 64): (1, 4.25)},
@@ -73,14 +73,16 @@ def test_a_file_says_what_was_written(tmp_path: Path) -> None:
 
 
 def test_no_form_is_evaluated_otherwise_than_defined() -> None:
-    """A form is the sum of coefficients and terms: waves of whole SMs, depth, work, trips and megabytes."""
+    """A form is the sum of coefficients and terms: waves of mean CTAs, depth, work, the longest CTA and megabytes."""
     form = MODEL.forms[0]
-    launch = LaunchShape(grid_size=2000, loop_trips=7, total_trips=9000, moved_bytes=3_000_000)
     waves, depth = -(-2000 // (8 * 132)), -(-2000 // 132)
-    expected = (
-        3.0 + 0.5 * waves + 0.1 * waves * 7 + 0.02 * depth * 7 + 0.3 * 2000 / 132 + 0.004 * 9000 / 132 + 0.25 * 3.0
-    )
-    assert form_latency_us(form, launch, 132) == pytest.approx(expected)
+    for longest in (7, 100):
+        launch = LaunchShape(grid_size=2000, loop_trips=longest, total_trips=9000, moved_bytes=3_000_000)
+        expected = (
+            3.0 + 0.5 * waves + 0.1 * waves * 4.5 + 0.02 * depth * 4.5 + 0.3 * 2000 / 132 + 0.004 * 9000 / 132
+            + 0.07 * longest + 0.05 * max(longest, 9000 / 132) + 0.25 * 3.0
+        )  # fmt: skip
+        assert form_latency_us(form, launch, 132) == pytest.approx(expected)
     assert form_latency_us(form, LaunchShape(0, 7, 0, 0), 132) == 0.0
 
 
@@ -128,8 +130,8 @@ FORM = json.loads(TEXT)["forms"][0]
         ({"dims": ["M", 3]}, "dims"), ({"terms": ["launch"]}, "terms"), ({"default": 2}, "default"),
         ({"forms": []}, "forms"), ({"forms": [FORM, FORM]}, "forms"), ({"forms": [{**FORM, "ctas_per_sm": 0}]}, "ctas"),
         ({"forms": [{**FORM, "coefficients": [1.0] * 6}]}, "coefficients"),
-        ({"forms": [{**FORM, "coefficients": [-1.0] * 7}]}, "coefficients"),
-        ({"forms": [{**FORM, "coefficients": [0, 0, 0, 0, 0, 0, 1]}]}, "coefficients"),
+        ({"forms": [{**FORM, "coefficients": [-1.0] * 9}]}, "coefficients"),
+        ({"forms": [{**FORM, "coefficients": [0] * 8 + [1]}]}, "coefficients"),
         ({"forms": [{**FORM, "config": {"BLOCK": 1.5}}]}, "config"), ({"exact": [[16, 4096, 5, 1.0]]}, "exact"),
         ({"exact": [[16, 4096, 0, 0.0]]}, "exact"), ({"exact": [[1, 2, 0, 1.0]] * 2}, "exact"),
         ({"exact": [[1, 0, 1.0]]}, "exact"), ({"fit_range": {"M": [1, 5]}}, "fit_range"),

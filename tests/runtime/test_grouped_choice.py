@@ -29,11 +29,11 @@ from wavetune.runtime.grouped_choice import (
     choose_grouped_gemm,
     choose_grouped_gemm_config,
     choose_grouped_gemm_for_graph,
-    choose_grouped_gemm_pair,
     least_expected_regret,
     rank_grouped_gemm,
 )
 from wavetune.runtime.grouped_forms import SURPLUS_CTA_US, GroupedForms
+from wavetune.runtime.grouped_pair import PairChoice, choose_grouped_gemm_pair
 
 H200 = find_arch("h200")
 
@@ -48,7 +48,7 @@ def make_form(
             "num_stages": 3, "load": load,
         }
     )  # fmt: skip
-    return FamilyForm(config, resident, 64, 65536, (3.0, 0.4, 0.02, trip_us, 0.05, trip_us / 2, 0.22))
+    return FamilyForm(config, resident, 64, 65536, (3.0, 0.4, 0.02, trip_us, 0.05, trip_us / 2, 0.01, 0.015, 0.22))
 
 
 FORMS = (
@@ -219,7 +219,7 @@ def separate(sizes: tuple[int, ...]) -> tuple[KernelConfig, KernelConfig]:
 def test_pairs_weigh_the_preparation(sizes: tuple[int, ...]) -> None:
     """Free preparation leaves each its best, an infinite price forces one height, and the sum never falls."""
 
-    def pair(align_us: float) -> wavetune.runtime.grouped_choice.PairChoice:
+    def pair(align_us: float) -> PairChoice:
         return choose_grouped_gemm_pair(sizes, (1536, 2048), (7168, 64), align_us=align_us)
 
     free = pair(0.0)

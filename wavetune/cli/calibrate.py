@@ -23,22 +23,24 @@ from wavetune.cli.options import (
     ArchOption,
     ConfigCountOption,
     DtypeOption,
+    FamilyLayoutOption,
     GpuOption,
     JsonOption,
-    LayoutOption,
     NoHoldoutOption,
     SeedOption,
     SkipBadRowsOption,
     StoreOption,
+    layout_of,
 )
 from wavetune.cli.output import note
 from wavetune.cli.progress import watch
+from wavetune.core.config import GEMM
 from wavetune.core.dtype import find_dtype
 from wavetune.runtime.device import resolve_arch
 from wavetune.runtime.locate import model_file_name
 
-KERNEL_BUDGET_S = 60.0
-"""Seconds of measuring a kernel of the user's, where no budget is given."""
+FAMILY_BUDGET_S = 60.0
+"""Seconds of measuring any kernel but a GEMM, whose plan has a budget of its own, where none is given."""
 
 
 def calibrate_command(
@@ -52,7 +54,7 @@ def calibrate_command(
         ),
     ] = "gemm",
     dtype: DtypeOption = "bf16",
-    layout: LayoutOption = "nk",
+    layout: FamilyLayoutOption = None,
     replay: Annotated[
         list[Path] | None,
         typer.Option(
@@ -84,7 +86,8 @@ def calibrate_command(
         typer.Option(
             "--workload",
             metavar="FILE",
-            help="Workload (JSON, or CSV with the columns m,n,k): shapes to measure before the built-in ones.",
+            help="Workload (JSON, or CSV with the columns m,n,k or the sizes of another family): shapes to measure "
+            "before the built-in ones.",
             show_default=False,
         ),
     ] = None,
@@ -125,17 +128,27 @@ def calibrate_command(
         from wavetune.cli.kernel_calibration import calibrate_user_kernel
 
         calibrate_user_kernel(
-            kernel, resolve_arch(arch), keys=keys, out=out, store=store, gpu=gpu, budget_s=budget or KERNEL_BUDGET_S,
+            kernel, resolve_arch(arch), keys=keys, out=out, store=store, gpu=gpu, budget_s=budget or FAMILY_BUDGET_S,
             dry_run=dry_run, as_json=as_json,
         )  # fmt: skip
         return
     if keys is not None:
         raise typer.BadParameter("--keys is for kernels of your own, --kernel package.module:name; give --workload")
-    target, dtype = resolve_arch(arch), find_dtype(dtype).name
+    target, dtype, layout = resolve_arch(arch), find_dtype(dtype).name, layout_of(kernel, layout)
+    key = CalibrationKey(kernel, target, dtype, layout)
+    if kernel != GEMM.name:
+        if replay:
+            raise typer.BadParameter(f"--replay is of a GEMM; `wavetune fit --kernel {kernel}` fits what was recorded")
+        from wavetune.cli.family_calibration import calibrate_one_family
+
+        calibrate_one_family(
+            key, out=out, store=store, gpu=gpu, budget_s=budget or FAMILY_BUDGET_S, workload=workload,
+            evidence=evidence, dry_run=dry_run, n_configs=n_configs, holdout=not no_holdout, as_json=as_json,
+        )  # fmt: skip
+        return
     path = out or output_folder() / target.name / model_file_name(kernel, dtype, layout)
     if replay and (workload is not None or budget is not None):
         raise typer.BadParameter("--workload and --budget direct measurements; a replay takes what was recorded")
-    key = CalibrationKey(kernel, target, dtype, layout)
     from wavetune.cli.calibration_job import live_job, replay_job
     from wavetune.cli.calibration_view import print_live_plan, print_replay_plan, print_result
     from wavetune.pipeline.calibrate import calibrate

@@ -8,20 +8,29 @@ from typing import Annotated, Any
 
 import typer
 
+from wavetune.cli.ask import describe_problem, explain_from_file, explain_problem, open_model
 from wavetune.cli.options import ArchOption, JsonOption, KernelOption, NumericsOption, NumSmsOption, OnMissOption
-from wavetune.cli.output import emit_json, format_sizes, format_us, note, show, spell_config, two_columns
-from wavetune.core.arch import find_arch
-from wavetune.core.dtype import find_dtype
-from wavetune.core.problem import CONTIGUOUS, GemmProblem
-from wavetune.errors import NoModelError
+from wavetune.cli.output import emit_json, format_us, note, show, spell_config, two_columns
+from wavetune.cli.problem_options import (
+    BatchOption,
+    CausalOption,
+    GroupSizesOption,
+    HeadDimOption,
+    HeadsOption,
+    KvHeadsOption,
+    KvLenOption,
+    PageSizeOption,
+    ProblemSizes,
+    QLenOption,
+    SizesArgument,
+    WindowOption,
+    problem_of_options,
+)
+from wavetune.core.problem import CONTIGUOUS
 from wavetune.runtime.choice import Choice, Source
-from wavetune.runtime.choose import explain_choice
-from wavetune.runtime.chooser import GemmChooser
-from wavetune.runtime.codec import read_model
-from wavetune.runtime.device import resolve_device
 from wavetune.runtime.numerics import check_numerics
 
-_DEFAULT_DTYPE, _DEFAULT_LAYOUT = "bf16", "nk"
+_DEFAULT_DTYPE = "bf16"
 
 _MEANING = {
     Source.EXACT: "this problem was measured, or is pinned",
@@ -36,9 +45,7 @@ _SCALED = "on part of the measured GPU: all forms decide, with the waves that ar
 
 
 def choose_command(
-    m: Annotated[int, typer.Argument(help="Rows of A: tokens.", show_default=False)],
-    n: Annotated[int, typer.Argument(help="Columns of B: output features.", show_default=False)],
-    k: Annotated[int, typer.Argument(help="Columns of A: input features.", show_default=False)],
+    sizes: SizesArgument = None,
     arch: ArchOption = None,
     kernel: KernelOption = "gemm",
     dtype: Annotated[
@@ -47,7 +54,11 @@ def choose_command(
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option("--layout", metavar="NAME", help="Storage of B, nk or kn. Default: nk, or the model file's."),
+        typer.Option(
+            "--layout",
+            metavar="NAME",
+            help="Storage of B, nk or kn; gated for grouped_gemm. Default: nk, or the model file's.",
+        ),
     ] = None,
     alignment: Annotated[
         int,
@@ -64,56 +75,44 @@ def choose_command(
         Path | None,
         typer.Option("--model", metavar="FILE", help="Ask this model file alone, without settings and stored choices."),
     ] = None,
+    group_sizes: GroupSizesOption = None,
+    q_len: QLenOption = None,
+    kv_len: KvLenOption = None,
+    batch: BatchOption = None,
+    heads: HeadsOption = None,
+    kv_heads: KvHeadsOption = None,
+    head_dim: HeadDimOption = None,
+    causal: CausalOption = None,
+    window: WindowOption = None,
+    page_size: PageSizeOption = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the reasons: waves, tail, runner-up, source.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Choose the launch configuration for the product of A (m by k) and B (k by n)."""
+    """Choose the launch configuration for one problem: a product of A (m by k) and B (k by n), or another family's."""
+    options = ProblemSizes(
+        group_sizes, q_len, kv_len, batch, heads, kv_heads, head_dim, causal, window, page_size
+    )  # fmt: skip
     if model is not None:
         if on_miss is not None:
             raise typer.BadParameter("--model asks one file, which has no miss policy; leave --on-miss out")
-        check_numerics(numerics)
-        choice = _ask_file(model, (m, n, k), arch, kernel, dtype, layout, alignment, num_sms, numerics)
+        file = open_model(model, arch, kernel, dtype, layout)
+        problem = problem_of_options(kernel, sizes, options, dtype=file.dtype, layout=file.layout, alignment=alignment)
+        choice = explain_from_file(file, problem, num_sms, check_numerics(numerics))
     else:
-        choice = explain_choice(
-            m, n, k, kernel=kernel, dtype=dtype or _DEFAULT_DTYPE, layout=layout or _DEFAULT_LAYOUT,
-            alignment=alignment, arch=arch, num_sms=num_sms, numerics=numerics, on_miss=on_miss,
-        )  # fmt: skip
+        problem = problem_of_options(
+            kernel, sizes, options, dtype=dtype or _DEFAULT_DTYPE, layout=layout, alignment=alignment
+        )
+        choice = explain_problem(problem, arch=arch, num_sms=num_sms, numerics=numerics, on_miss=on_miss)
     if as_json:
         emit_json(_document(choice))
     elif explain:
-        show(two_columns(_reasons(choice, (m, n, k))))
+        show(two_columns(_reasons(choice, describe_problem(problem))))
     else:
         if choice.source is Source.EMPTY:
             note("a size is zero: there is nothing to launch; this is the default configuration")
         typer.echo(spell_config(choice.config))
-
-
-def _ask_file(
-    path: Path,
-    sizes: tuple[int, int, int],
-    arch: str | None,
-    kernel: str,
-    dtype: str | None,
-    layout: str | None,
-    alignment: int,
-    num_sms: int | None,
-    numerics: str,
-) -> Choice:
-    model = read_model(path)
-    wanted = {
-        "arch": find_arch(arch).name if arch else model.arch,
-        "kernel": kernel,
-        "dtype": find_dtype(dtype).name if dtype else model.dtype,
-        "layout": layout or model.layout,
-    }
-    for name, value in wanted.items():
-        if getattr(model, name) != value:
-            raise NoModelError(f"{path} is a model for {name} {getattr(model, name)}, not {value}")
-    problem = GemmProblem(*sizes, dtype=model.dtype, layout=model.layout, alignment=alignment)
-    device = resolve_device(model.arch, num_sms)
-    return GemmChooser(model, device.arch, num_sms, numerics=numerics).explain(problem)
 
 
 def _document(choice: Choice) -> dict[str, Any]:
@@ -134,8 +133,8 @@ def _document(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _reasons(choice: Choice, sizes: tuple[int, int, int]) -> Iterator[tuple[str, str]]:
-    yield "problem", format_sizes(sizes)
+def _reasons(choice: Choice, problem: str) -> Iterator[tuple[str, str]]:
+    yield "problem", problem
     yield "config", spell_config(choice.config)
     is_scaled = choice.is_scaled and choice.source is Source.MODEL
     yield "source", f"{choice.source.value}: {_SCALED if is_scaled else _MEANING[choice.source]}"

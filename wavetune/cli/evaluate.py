@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from wavetune.cli.ask import AnyModel, read_any_model
 from wavetune.cli.options import JsonOption, SkipBadRowsOption
 from wavetune.cli.output import data_table, describe_config, emit_json, format_us, show, two_columns, warn
 from wavetune.core.arch import find_arch
 from wavetune.core.config import find_kernel_spec
-from wavetune.runtime.codec import read_model
-from wavetune.runtime.model_file import ModelFile
+from wavetune.runtime.family_file import FamilyFile
 
 
 def evaluate_command(
@@ -28,9 +28,10 @@ def evaluate_command(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the model about every shape of a sweep and compare with the best that was measured."""
-    file = read_model(model)
+    file = read_any_model(model)
     from wavetune.pipeline.recording import read_recording
     from wavetune.report.accuracy import evaluate_model
+    from wavetune.report.family_accuracy import evaluate_family
 
     spec = find_kernel_spec(file.kernel)
     recording = read_recording(
@@ -45,7 +46,10 @@ def evaluate_command(
     warnings += [f"{line}" for report in recording.files if report.rows_skipped for line in report.lines()[1:]]
     for text in warnings:
         warn(text)
-    report = evaluate_model(file, recording.table, with_exact=with_exact)
+    if isinstance(file, FamilyFile):
+        report = evaluate_family(file, recording.table, with_exact=with_exact)
+    else:
+        report = evaluate_model(file, recording.table, with_exact=with_exact)
     document = {**report.to_dict(spec.dims), "warnings": warnings}
     if as_json:
         emit_json(document)
@@ -53,7 +57,7 @@ def evaluate_command(
         print_accuracy(document, spec.dims)
 
 
-def training_file(model: ModelFile, sha256: str) -> str:
+def training_file(model: AnyModel, sha256: str) -> str:
     """Return the name of the training file with this digest; empty if the model was not trained on it."""
     files = model.provenance.get("files", [])
     return next((str(entry.get("name", "unnamed")) for entry in files if entry.get("sha256") == sha256), "")

@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wavetune.cli.options import ArchOption, JsonOption
-from wavetune.cli.output import describe_config, emit_json, format_sizes, format_us, show, spell_config, two_columns
+from wavetune.cli.ask import (
+    AnyModel,
+    describe_problem,
+    explain_from_file,
+    explain_problem,
+    open_model,
+    read_any_model,
+)
+from wavetune.cli.options import ArchOption, JsonOption, KernelOption
+from wavetune.cli.output import describe_config, emit_json, format_us, show, spell_config, two_columns
+from wavetune.cli.problem_options import (
+    BatchOption,
+    CausalOption,
+    GroupSizesOption,
+    HeadDimOption,
+    HeadsOption,
+    KvHeadsOption,
+    KvLenOption,
+    PageSizeOption,
+    ProblemSizes,
+    QLenOption,
+    SizesArgument,
+    WindowOption,
+    problem_of_options,
+)
 from wavetune.core.arch import ArchSpec, find_arch
-from wavetune.core.problem import CONTIGUOUS, GemmProblem
+from wavetune.core.config import KernelConfig, find_kernel_spec
+from wavetune.core.problem import CONTIGUOUS, GemmProblem, Problem
 from wavetune.report.anatomy import LaunchAnatomy, dissect
-from wavetune.report.reasons import compare_launches, describe_launch, group_terms
-from wavetune.runtime.choose import explain_choice
-from wavetune.runtime.chooser import Choice, GemmChooser, Source
-from wavetune.runtime.codec import read_model
+from wavetune.report.family_anatomy import FamilyAnatomy, dissect_family
+from wavetune.report.reasons import compare_launches, describe_family_launch, describe_launch, group_terms
+from wavetune.runtime.choice import Choice, RankedConfig, Source
+from wavetune.runtime.chooser import GemmChooser
+from wavetune.runtime.families import chooser_for
+from wavetune.runtime.family_file import FamilyFile
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,6 +55,8 @@ BAR_COLUMNS = 28
 
 EQUAL = 0.0005
 """Predictions this near are told as equal: they would print as 0.0 %."""
+
+AnyLaunch = LaunchAnatomy | FamilyAnatomy
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -41,17 +70,16 @@ class _Explanation:
     """
 
     arch: ArchSpec
-    problem: GemmProblem
+    problem: Problem
     choice: Choice
-    launch: LaunchAnatomy | None
-    candidates: tuple[LaunchAnatomy, ...]
+    launch: AnyLaunch | None
+    candidates: tuple[AnyLaunch, ...]
 
 
 def explain_command(
-    m: Annotated[int, typer.Argument(help="Rows of A: tokens.", show_default=False)],
-    n: Annotated[int, typer.Argument(help="Columns of B: output features.", show_default=False)],
-    k: Annotated[int, typer.Argument(help="Columns of A: input features.", show_default=False)],
+    sizes: SizesArgument = None,
     arch: ArchOption = None,
+    kernel: KernelOption = "gemm",
     dtype: Annotated[str | None, typer.Option("--dtype", metavar="NAME", help="Element type. Default: bf16.")] = None,
     layout: Annotated[
         str | None, typer.Option("--layout", metavar="NAME", help="Storage of B, nk or kn. Default: nk.")
@@ -69,56 +97,67 @@ def explain_command(
         typer.Option("--model", metavar="FILE", help="Ask this model file instead of the installed ones."),
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Candidates to compare.")] = 5,
+    group_sizes: GroupSizesOption = None,
+    q_len: QLenOption = None,
+    kv_len: KvLenOption = None,
+    batch: BatchOption = None,
+    heads: HeadsOption = None,
+    kv_heads: KvHeadsOption = None,
+    head_dim: HeadDimOption = None,
+    causal: CausalOption = None,
+    window: WindowOption = None,
+    page_size: PageSizeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain the choice for one product of A (m by k) and B (k by n) in words, beside its nearest rivals."""
+    """Explain the choice for one problem in words, beside its nearest rivals: a product, or another family's."""
     if model is not None and (arch or dtype or layout):
         raise typer.BadParameter("--model names the GPU, the dtype and the layout itself; leave those options out")
-    found = _explain((m, n, k), arch, dtype or "bf16", layout or "nk", alignment, model, top)
+    options = ProblemSizes(
+        group_sizes, q_len, kv_len, batch, heads, kv_heads, head_dim, causal, window, page_size
+    )  # fmt: skip
+    file = open_model(model, None, kernel, None, None) if model is not None else None
+    problem = problem_of_options(
+        kernel, sizes, options, dtype=file.dtype if file else dtype or "bf16", layout=file.layout if file else layout,
+        alignment=alignment,
+    )  # fmt: skip
+    found = _explain(problem, file, arch, top)
     if as_json:
         emit_json(_document(found) if isinstance(found, _Explanation) else _empty_document(found))
     elif isinstance(found, _Explanation):
         show(*_view(found))
     elif found.source is Source.EMPTY:
-        show(f"{format_sizes((m, n, k))}: a size is zero, there is nothing to launch")
+        show(f"{describe_problem(problem)}: a size is zero, there is nothing to launch")
     else:
         show(f"{spell_config(found.config)}\n{found.source.value}, from {found.table}; no model explains it")
 
 
-def _explain(
-    sizes: tuple[int, int, int],
-    arch: str | None,
-    dtype: str,
-    layout: str,
-    alignment: int,
-    model: Path | None,
-    top: int,
-) -> _Explanation | Choice:
+def _explain(problem: Problem, model: AnyModel | None, arch: str | None, top: int) -> _Explanation | Choice:
     """Ask, and take the answer apart; an empty problem has only the answer."""
-    if model is None:
-        choice = explain_choice(*sizes, dtype=dtype, layout=layout, alignment=alignment, arch=arch)
-        if choice.source is Source.EMPTY or not choice.model:
-            return choice
-        # The public answer names its file; a second read costs less than a second way to find it.
-        file = read_model(choice.model)
-    else:
-        file = read_model(model)
-        choice = GemmChooser(file, find_arch(file.arch)).explain(
-            GemmProblem(*sizes, dtype=file.dtype, layout=file.layout, alignment=alignment)
-        )
-        if choice.source is Source.EMPTY:
-            return choice
+    choice = explain_problem(problem, arch=arch) if model is None else explain_from_file(model, problem)
+    if choice.source is Source.EMPTY or not (model or choice.model):
+        return choice
+    # The public answer names its file; a second read costs less than a second way to find it.
+    file = model if model is not None else read_any_model(Path(choice.model))
     gpu, num_sms = find_arch(file.arch), choice.num_sms
-    problem = GemmProblem(*sizes, dtype=file.dtype, layout=file.layout, alignment=alignment)
-    ranked = [entry.config for entry in GemmChooser(file, gpu, num_sms, use_exact=False).rank(problem)]
+    ranking: list[RankedConfig]
+    take_apart: Callable[[KernelConfig], AnyLaunch]
+    if isinstance(file, FamilyFile):
+        ranking = chooser_for(file, problem, num_sms, use_exact=False).rank(problem.dims)
+        take_apart = partial(dissect_family, file, problem, num_sms=num_sms)
+    else:
+        assert isinstance(problem, GemmProblem)
+        problem = GemmProblem(*problem.dims, dtype=file.dtype, layout=file.layout, alignment=problem.alignment)
+        ranking = GemmChooser(file, gpu, num_sms, use_exact=False).rank(problem)
+        take_apart = partial(dissect, file, gpu, problem, num_sms=num_sms)
+    ranked = [entry.config for entry in ranking]
     shown = list(dict.fromkeys([*ranked[:top], choice.config])) if choice.config in ranked else ranked[:top]
     is_held = any(form.config == choice.config for form in file.forms)
     return _Explanation(
         arch=gpu,
         problem=problem,
         choice=choice,
-        launch=dissect(file, gpu, problem, choice.config, num_sms) if is_held else None,
-        candidates=tuple(dissect(file, gpu, problem, config, num_sms) for config in shown),
+        launch=take_apart(choice.config) if is_held else None,
+        candidates=tuple(take_apart(config) for config in shown),
     )
 
 
@@ -127,7 +166,7 @@ def _view(found: _Explanation) -> Iterator[Any]:
     verb = "measured" if choice.source in (Source.EXACT, Source.MEASURED) else "predicted"
     scaled = f", {choice.num_sms} of its SMs" if choice.is_scaled else ""
     head = [
-        ("problem", f"{format_sizes(problem.dims)}, {problem.dtype} {problem.layout} on {found.arch.name}{scaled}"),
+        ("problem", f"{describe_problem(problem)}, {problem.dtype} {problem.layout} on {found.arch.name}{scaled}"),
         ("config", spell_config(choice.config)),
         ("latency", f"{format_us(choice.latency_us)} us {verb}"),
         ("source", f"{choice.source.value}, from {choice.table}"),
@@ -144,7 +183,10 @@ def _reasons(found: _Explanation) -> Iterator[tuple[str, str]]:
     if found.launch is None:
         yield "form", "the model does not hold this configuration: it cannot say why it is fast"
         return
-    yield from describe_launch(found.launch, found.arch)
+    if isinstance(found.launch, FamilyAnatomy):
+        yield from describe_family_launch(found.launch)
+    else:
+        yield from describe_launch(found.launch, found.arch)
     if not found.launch.terms_us:
         yield "form", "the model knows this configuration from measurements only: it has no terms to explain it"
         return
@@ -159,7 +201,7 @@ def _reasons(found: _Explanation) -> Iterator[tuple[str, str]]:
     yield "rival", text
 
 
-def _chart(candidates: Sequence[LaunchAnatomy], choice: Choice) -> Table:
+def _chart(candidates: Sequence[AnyLaunch], choice: Choice) -> Table:
     from wavetune.cli.output import data_table
 
     numeric = ("us", "waves", "last full")
@@ -182,8 +224,9 @@ def _bar(share: float) -> str:
 def _document(found: _Explanation) -> dict[str, Any]:
     return {
         "problem": {
-            "m": found.problem.m, "n": found.problem.n, "k": found.problem.k, "dtype": found.problem.dtype,
-            "layout": found.problem.layout, "alignment": found.problem.alignment, "arch": found.arch.name,
+            **dict(zip(find_kernel_spec(found.problem.kernel).dims, found.problem.dims, strict=True)),
+            "dtype": found.problem.dtype, "layout": found.problem.layout, "alignment": found.problem.alignment,
+            "arch": found.arch.name,
         },
         "source": found.choice.source.value,
         "latency_us": found.choice.latency_us,
@@ -198,25 +241,31 @@ def _empty_document(choice: Choice) -> dict[str, Any]:
     return {"source": choice.source.value, "table": choice.table, "reasons": {}, "launch": None, "candidates": []}
 
 
-def _launch_document(launch: LaunchAnatomy) -> dict[str, Any]:
+def _launch_document(launch: AnyLaunch) -> dict[str, Any]:
     mapping = launch.mapping
-    return {
+    document: dict[str, Any] = {
         "config": dict(launch.config),
         "predicted_us": launch.latency_us if not math.isnan(launch.latency_us) else None,
         "terms_us": dict(launch.terms_us),
         "groups_us": group_terms(launch),
         "correction": launch.factor,
-        "tiles": [mapping.tiles_m, mapping.tiles_n],
         "grid_size": mapping.grid_size,
         "loop_trips": mapping.loop_trips,
         "ctas_per_sm": launch.form.ctas_per_sm,
         "wave_width": launch.waves.width,
         "waves": launch.waves.waves,
         "tail_ctas": launch.waves.tail_ctas,
-        "padding": launch.padding,
-        "compulsory_bytes": mapping.compulsory_bytes,
-        "reread_bytes": mapping.reread_bytes,
-        "workspace_bytes": mapping.workspace_bytes,
         "compute_us": launch.compute_us,
         "memory_us": launch.memory_us,
+    }
+    if isinstance(launch, FamilyAnatomy):
+        return {**document, "total_trips": launch.mapping.total_trips, "moved_bytes": launch.mapping.moved_bytes}
+    tiles = launch.mapping
+    return {
+        **document,
+        "tiles": [tiles.tiles_m, tiles.tiles_n],
+        "padding": launch.padding,
+        "compulsory_bytes": tiles.compulsory_bytes,
+        "reread_bytes": tiles.reread_bytes,
+        "workspace_bytes": tiles.workspace_bytes,
     }

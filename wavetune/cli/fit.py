@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wavetune.cli.family_run import family_rows, summarise_family
 from wavetune.cli.options import (
     ArchOption,
     ConfigCountOption,
     DtypeOption,
+    FamilyLayoutOption,
     JsonOption,
     KernelOption,
-    LayoutOption,
     NoHoldoutOption,
     SeedOption,
     SkipBadRowsOption,
+    layout_of,
 )
-from wavetune.cli.output import emit_json
+from wavetune.cli.output import emit_json, show, two_columns
 from wavetune.cli.progress import watch
-from wavetune.core.config import find_kernel_spec
+from wavetune.core.arch import ArchSpec
+from wavetune.core.config import GEMM, find_kernel_spec
+from wavetune.core.dtype import find_dtype
 from wavetune.runtime.device import resolve_arch
+from wavetune.runtime.family_file import write_family
+
+if TYPE_CHECKING:
+    from wavetune.pipeline.family_fit import FittedFamily
+    from wavetune.pipeline.recording import Recording
 
 
 def fit_command(
@@ -53,7 +62,7 @@ def fit_command(
     arch: ArchOption = None,
     kernel: KernelOption = "gemm",
     dtype: DtypeOption = "bf16",
-    layout: LayoutOption = "nk",
+    layout: FamilyLayoutOption = None,
     n_configs: ConfigCountOption = None,
     seed: SeedOption = 0,
     no_holdout: NoHoldoutOption = False,
@@ -63,7 +72,8 @@ def fit_command(
     """Fit a model to recorded measurements and write its tables."""
     if not measurements and not oracle:
         raise typer.BadParameter("give at least one file with --measurements or --oracle")
-    gpu, spec = resolve_arch(arch), find_kernel_spec(kernel)
+    gpu, spec, layout = resolve_arch(arch), find_kernel_spec(kernel), layout_of(kernel, layout)
+    dtype = find_dtype(dtype).name
     from wavetune.cli.summary import print_summary, summarise_fit
     from wavetune.pipeline.evidence import read_environment
     from wavetune.pipeline.recording import read_recording
@@ -79,10 +89,39 @@ def fit_command(
             measurements or [], oracle or [], spec, gpu, dtype=dtype, layout=layout, skip_bad_rows=skip_bad_rows
         )
         observer.begin("fit", 0)
-        fitted = fit_model_file(recording.table, gpu, sources=recording.files, environment=environment, options=options)
-    write_model(fitted.file, out)
-    summary = summarise_fit(fitted, recording.files, out, time.perf_counter() - start)
+        if kernel == GEMM.name:
+            fitted = fit_model_file(
+                recording.table, gpu, sources=recording.files, environment=environment, options=options
+            )
+        else:
+            family = _fit_family(recording, kernel, gpu, environment, n_configs, holdout=not no_holdout)
+    if kernel == GEMM.name:
+        write_model(fitted.file, out)
+        summary = summarise_fit(fitted, recording.files, out, time.perf_counter() - start)
+    else:
+        write_family(family.file, out)
+        summary = summarise_family(family, recording.files, out, time.perf_counter() - start)
     if as_json:
         emit_json(summary)
-    else:
+    elif kernel == GEMM.name:
         print_summary(summary)
+    else:
+        show(two_columns(family_rows(summary)))
+
+
+def _fit_family(
+    recording: Recording,
+    kernel: str,
+    arch: ArchSpec,
+    environment: dict[str, str],
+    n_configs: int | None,
+    *,
+    holdout: bool,
+) -> FittedFamily:
+    from wavetune.pipeline.family_fit import fit_family_file
+    from wavetune.pipeline.family_job import N_SURVIVORS
+    from wavetune.pipeline.family_jobs import find_job
+
+    table = recording.table
+    job = find_job(kernel, arch, dtype=table.dtype, layout=table.layout, n_survivors=n_configs or N_SURVIVORS)
+    return fit_family_file(table, job, arch, sources=recording.files, environment=environment, holdout=holdout)

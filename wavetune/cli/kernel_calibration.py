@@ -5,23 +5,22 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from wavetune.cli.live import make_folder, output_folder, stop_interrupted
-from wavetune.cli.output import emit_json, note, show, two_columns
-from wavetune.cli.progress import watch
+from wavetune.cli.family_run import family_rows, run_family
+from wavetune.cli.live import output_folder
+from wavetune.cli.output import emit_json, show, two_columns
 from wavetune.core.arch import ArchSpec
 from wavetune.errors import ConfigError, RunnerError, WavetuneError
-from wavetune.runtime.family_file import family_file_name, write_family
+from wavetune.runtime.family_file import family_file_name
 
 if TYPE_CHECKING:
     from wavetune.launch.autotune import AutotunedKernel
     from wavetune.launch.kernel_keys import KeyGroup
-    from wavetune.pipeline.user_kernel import KernelCalibration, KernelJob
+    from wavetune.pipeline.user_kernel import KernelJob
 
 NO_GPU = "calibrating your own kernel needs the GPU itself; --dry-run shows the plan without one"
 
@@ -62,7 +61,7 @@ def calibrate_user_kernel(
         emit_json(summaries)
         return
     for summary in summaries:
-        show(two_columns((name.replace("_", " "), f"{value}") for name, value in summary.items()))
+        show(two_columns(family_rows(summary)))
 
 
 def load_kernel(reference: str) -> AutotunedKernel:
@@ -98,25 +97,12 @@ def _calibrate_group(
     group: KeyGroup, arch: ArchSpec, *, out: Path | None, store: Path | None, gpu: int, budget_s: float
 ) -> dict[str, Any]:
     from wavetune.launch.kernel_runner import KernelRunner
-    from wavetune.pipeline.user_kernel import calibrate_kernel
-    from wavetune.store.database import MeasurementStore
 
-    start = time.perf_counter()
     probe = group.probe()
     job = _job(group, probe.dtype, probe.layout)
     path = out or output_folder() / arch.name / family_file_name(job.kernel, job.dtype, job.layout)
-    database = store or path.with_suffix(".sqlite")
-    make_folder(database.parent)
     runner = KernelRunner(group.kernel, arch, group.key_of, probe, gpu)
-    try:
-        with MeasurementStore(database, runner.environment()) as opened, watch() as observer:
-            result = calibrate_kernel(runner, job, opened, budget_s=budget_s, observer=observer)
-    except KeyboardInterrupt:
-        stop_interrupted(f"everything measured so far is in {database}")
-    write_family(result.file, path)
-    for failure in result.failures[:5]:
-        note(f"not used: {failure.config}: {failure.status.value}: {failure.detail}")
-    return _summary(result, path, database, time.perf_counter() - start)
+    return run_family(runner, job, path, store=store, budget_s=budget_s)
 
 
 def _job(group: KeyGroup, dtype: str, layout: str) -> KernelJob:
@@ -135,28 +121,6 @@ def _job(group: KeyGroup, dtype: str, layout: str) -> KernelJob:
         pool=group.pool,
         sweep=group.sweep,
     )
-
-
-def _summary(result: KernelCalibration, path: Path, database: Path, seconds: float) -> dict[str, Any]:
-    accuracy = result.accuracy
-    held_out = None if accuracy is None else round(accuracy.efficiency, 4)
-    return {
-        "model": str(path),
-        "kernel": result.file.kernel,
-        "dtype": result.file.dtype,
-        "layout": result.file.layout,
-        "rows": result.rows,
-        "resumed_points": result.resumed,
-        "skipped_points": result.skipped,
-        "configs": len(result.file.forms),
-        "failed": len(result.failures),
-        "exact_keys": len(result.file.exact),
-        "median_error": round(result.fit.relative_error, 4),
-        "held_out_efficiency": held_out,
-        "held_out_worst": None if accuracy is None else round(accuracy.worst, 4),
-        "store": str(database),
-        "seconds": round(seconds, 1),
-    }
 
 
 def _print_plan(kernel: AutotunedKernel, groups: list[KeyGroup], as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +16,20 @@ from wavetune.cli.live import (
     note_conditions,
     stop_interrupted,
 )
-from wavetune.cli.options import ArchOption, DtypeOption, GpuOption, JsonOption, KernelOption, LayoutOption, StoreOption
+from wavetune.cli.options import (
+    ArchOption,
+    DtypeOption,
+    FamilyLayoutOption,
+    GpuOption,
+    JsonOption,
+    KernelOption,
+    StoreOption,
+    layout_of,
+)
 from wavetune.cli.output import emit_json, show, two_columns
 from wavetune.cli.progress import watch
-from wavetune.cli.workload_problems import read_problems
-from wavetune.core.config import KernelConfig
+from wavetune.cli.workload_problems import read_family_problems, read_problems
+from wavetune.core.config import GEMM, KernelConfig
 from wavetune.core.dtype import find_dtype
 from wavetune.runtime.device import resolve_arch
 
@@ -31,7 +41,9 @@ NO_GPU = "measuring needs the GPU itself; `wavetune doctor` says what is missing
 
 
 def measure_command(
-    shapes: Annotated[Path, typer.Option("--shapes", metavar="FILE", help="Workload: JSON, or CSV with m,n,k.")],
+    shapes: Annotated[
+        Path, typer.Option("--shapes", metavar="FILE", help="Workload: JSON, or CSV with m,n,k or the family's sizes.")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE.csv.gz", help="Where to write the measurements.")],
     all_configs: Annotated[
         bool, typer.Option("--all-configs", help="Time every configuration: an oracle for evaluate. The default.")
@@ -45,7 +57,7 @@ def measure_command(
     arch: ArchOption = None,
     kernel: KernelOption = "gemm",
     dtype: DtypeOption = "bf16",
-    layout: LayoutOption = "nk",
+    layout: FamilyLayoutOption = None,
     gpu: GpuOption = 0,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -53,12 +65,12 @@ def measure_command(
     """Time configurations on your shapes; the file serves evaluate and fit."""
     if all_configs and top is not None:
         raise typer.BadParameter("--all-configs and --top exclude each other")
-    key = CalibrationKey(kernel, resolve_arch(arch), find_dtype(dtype).name, layout)
+    key = CalibrationKey(kernel, resolve_arch(arch), find_dtype(dtype).name, layout_of(kernel, layout))
     from wavetune.core.config import find_kernel_spec
     from wavetune.store.database import MeasurementStore
     from wavetune.store.record import Point, Status
 
-    problems = read_problems(shapes, dtype=key.dtype, layout=layout)
+    problems = _read(shapes, key)
     wanted = [(problem, config) for problem in problems for config in _configs(key, problem, top)]
     runner = live_runner(key, gpu, instead=NO_GPU)
     database = store or out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.sqlite")
@@ -80,7 +92,9 @@ def measure_command(
             todo = [point for point in points if point not in done]
             observer.begin("measuring", len(todo))
             record_all(opened, runner.measure(todo, lambda done, _: observer.update(done)))
-            rows = opened.export_csv(out, find_kernel_spec(kernel), dtype=key.dtype, layout=layout, strata=(STRATUM,))
+            rows = opened.export_csv(
+                out, find_kernel_spec(kernel), dtype=key.dtype, layout=key.layout, strata=(STRATUM,)
+            )
             failed = [entry for entry in opened.measurements(failed=True) if entry.status is not Status.OK]
     except KeyboardInterrupt:
         stop_interrupted(f"everything measured so far is in {database}")
@@ -98,6 +112,16 @@ def measure_command(
         emit_json(document)
     else:
         show(two_columns((name.replace("_", " "), f"{value}") for name, value in document.items()))
+
+
+def _read(path: Path, key: CalibrationKey) -> Sequence[Problem]:
+    """Return the problems to measure; of a summarized family, those that their keys stand for, as files hold keys."""
+    if key.kernel == GEMM.name:
+        return read_problems(path, dtype=key.dtype, layout=key.layout)
+    problems = read_family_problems(path, key.kernel, dtype=key.dtype, layout=key.layout)
+    from wavetune.store.record import make_problem
+
+    return list(dict.fromkeys(make_problem(key.kernel, problem.dims, key.dtype, key.layout) for problem in problems))
 
 
 def _configs(key: CalibrationKey, problem: Problem, top: int | None) -> list[KernelConfig]:

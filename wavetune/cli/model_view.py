@@ -53,7 +53,7 @@ def _family_entry(file: FamilyFile) -> dict[str, Any]:
         "configs": len(file.forms),
         "exact": len(file.exact),
         "cells": 0,
-        "held_out_efficiency": held_out.get("efficiency"),
+        "held_out_efficiency": held_out.get("efficiency", {}).get("geomean"),
         "created": file.provenance.get("created"),
         "digest": file.digest,
         "error": None,
@@ -108,7 +108,8 @@ def print_family(file: FamilyFile) -> None:
         ("mapping", file.mapping_digest),
         ("measured", ranges),
         ("tables", f"{len(file.exact):,} exact keys, {len(file.forms)} modelled configs"),
-        ("accuracy", ", ".join(f"{name} {value}" for name, value in file.accuracy.items())),
+        ("forms", f"median error {file.accuracy['relative_error']:.1%}" if "relative_error" in file.accuracy else "-"),
+        ("held out", describe_accuracy(file.accuracy.get("held_out"))),
     )
     show(two_columns(lines), "", table)
 

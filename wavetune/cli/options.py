@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
+
+DEFAULT_LAYOUTS = MappingProxyType({"attention": "d128", "attention_decode": "d128"})
+"""What is meant where no layout is named; ``nk`` for every other kernel."""
+
+
+def layout_of(kernel: str, layout: str | None) -> str:
+    """Return the layout that is meant."""
+    return layout if layout is not None else DEFAULT_LAYOUTS.get(kernel, "nk")
+
 
 ArchOption = Annotated[
     str | None,
@@ -30,6 +40,16 @@ DtypeOption = Annotated[
 LayoutOption = Annotated[
     str,
     typer.Option("--layout", metavar="NAME", help="Storage of B: nk (a linear layer's weight) or kn (row-major)."),
+]
+FamilyLayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="NAME",
+        help="gemm: storage of B, nk or kn; grouped_gemm: nk or gated; attention: head dimension, d64 to d256. "
+        "Default: nk, d128.",
+        show_default=False,
+    ),
 ]
 NumSmsOption = Annotated[
     int | None,
@@ -60,8 +80,8 @@ SkipBadRowsOption = Annotated[
 ConfigCountOption = Annotated[
     int | None,
     typer.Option(
-        "--n-configs", min=1, help="Most launch configurations that the tables keep, 16 to 32 being sensible. "
-        "Default: 32.", show_default=False,
+        "--n-configs", min=1, help="Most launch configurations that the tables keep, 16 to 64 being sensible. "
+        "Default: 64. Of other kernels than gemm: 32.", show_default=False,
     ),
 ]  # fmt: skip
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]

@@ -101,8 +101,13 @@ def describe_accuracy(held_out: dict[str, Any] | None) -> str:
         return "not estimated (no realistic layers to hold out, or told not to)"
     efficiency, default = held_out["efficiency"], held_out["default_efficiency"]
     return (
-        f"{held_out['shapes']} shapes at {efficiency['geomean']:.1%} of the best "
-        f"(5th percentile {efficiency['p5']:.1%}, worst {efficiency['min']:.1%}), "
-        f"best of top 3 {held_out['top3_efficiency']:.1%}; prediction error {held_out['mape_near_best']:.1%}; "
-        f"default config {default['geomean']:.1%}"
+        f"{held_out['shapes']} shapes at {_percent(efficiency['geomean'])} of the best "
+        f"(5th percentile {_percent(efficiency['p5'])}, worst {_percent(efficiency['min'])}), "
+        f"best of top 3 {_percent(held_out['top3_efficiency'])}; "
+        f"prediction error {_percent(held_out['mape_near_best'])}; default config {_percent(default['geomean'])}"
     )
+
+
+def _percent(value: float | None) -> str:
+    """Return a share as text; a file has None where there was nothing to average."""
+    return "-" if value is None else f"{value:.1%}"

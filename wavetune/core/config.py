@@ -110,6 +110,8 @@ class KernelSpec:
     atomics : mapping of str to tuple
         Values of fields with which a kernel adds up by atomics, so that two runs differ. None of the kernels shipped:
         split-k adds through a workspace, in order.
+    zero_dims : tuple of str
+        Problem sizes that may be 0 where there is something to compute; others are then empty problems.
     """
 
     name: str
@@ -119,6 +121,7 @@ class KernelSpec:
     defaults: Mapping[str, FieldValue] = field(default_factory=dict)
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     atomics: Mapping[str, tuple[FieldValue, ...]] = field(default_factory=dict)
+    zero_dims: tuple[str, ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -173,6 +176,7 @@ ATTENTION = KernelSpec(
     micro=("masking", "num_warps", "num_stages", "max_registers"),
     defaults=MappingProxyType({"max_registers": 255}),
     words=MappingProxyType({"order": ("in_order", "longest_first"), "masking": ("separate", "edges")}),
+    zero_dims=("spread", "is_causal", "window"),
 )
 
 ATTENTION_DECODE = KernelSpec(
@@ -181,6 +185,7 @@ ATTENTION_DECODE = KernelSpec(
     macro=("block_n", "splits"),
     micro=("num_warps", "num_stages"),
     defaults=MappingProxyType({"splits": 1}),
+    zero_dims=("spread", "window"),
 )
 
 GROUPED_GEMM = KernelSpec(

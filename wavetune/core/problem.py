@@ -43,6 +43,16 @@ class Problem(Protocol):
         ...
 
     @property
+    def layout(self) -> str:
+        """Storage of the operands, or what else a model is made for; part of a table's key."""
+        ...
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that pointers and strides divide by; 0 where it does not matter."""
+        ...
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to launch."""
         ...

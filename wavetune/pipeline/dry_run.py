@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
+from wavetune.pipeline.family_job import FamilyJob
 from wavetune.plan.sampling import PlanOptions, sparse_plan
 from wavetune.store.record import CompiledConfig
 
@@ -47,10 +48,42 @@ def dry_run(space: Sequence[KernelConfig], arch: ArchSpec, *, dtype: str, layout
     return DryRun(len(space), len(plan), plan.predicted_seconds, options.max_points, options.max_seconds)
 
 
-def _assume(config: KernelConfig, arch: ArchSpec, input_bytes: int) -> CompiledConfig:
-    block_m, block_n, block_k, stages, num_warps = (
-        int(config[name]) for name in ("block_m", "block_n", "block_k", "num_stages", "num_warps")
+@dataclass(frozen=True, slots=True)
+class FamilyDryRun:
+    """Size and time of the plan of a kernel family.
+
+    Parameters
+    ----------
+    n_configs : int
+        Configurations to compile and check.
+    points : dict of str to int
+        Points by stratum.
+    problems : int
+        Problems that they are of.
+    seconds : float
+        What measuring them is expected to take; the clock ends it earlier if a budget is given.
+    """
+
+    n_configs: int
+    points: dict[str, int]
+    problems: int
+    seconds: float
+
+
+def dry_run_family(job: FamilyJob, arch: ArchSpec, n_bytes: int = 2**15) -> FamilyDryRun:
+    """Plan the calibration of a family with assumed registers, and ``n_bytes`` of shared memory a CTA."""
+    assumed = [CompiledConfig(config, _assumed_regs(config, arch), 0, n_bytes) for config in job.configs]
+    plan = job.plan(assumed, arch)
+    return FamilyDryRun(
+        len(job.configs), plan.strata(), len({point.problem for point in plan.points}), plan.predicted_seconds
     )
+
+
+def _assumed_regs(config: KernelConfig, arch: ArchSpec) -> int:
+    return min(ASSUMED_REGS, arch.registers_per_sm // (arch.warp_size * int(config["num_warps"])))
+
+
+def _assume(config: KernelConfig, arch: ArchSpec, input_bytes: int) -> CompiledConfig:
+    block_m, block_n, block_k, stages = (int(config[name]) for name in ("block_m", "block_n", "block_k", "num_stages"))
     smem_bytes = min((block_m + block_n) * block_k * input_bytes * stages, arch.smem_per_cta_bytes)
-    num_regs = min(ASSUMED_REGS, arch.registers_per_sm // (arch.warp_size * num_warps))
-    return CompiledConfig(config, num_regs, 0, smem_bytes)
+    return CompiledConfig(config, _assumed_regs(config, arch), 0, smem_bytes)

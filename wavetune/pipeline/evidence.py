@@ -13,20 +13,36 @@ from pathlib import Path
 from typing import Any
 
 from wavetune.core.arch import ArchSpec
+from wavetune.core.config import GEMM, find_kernel_spec
 from wavetune.errors import MeasurementError
 from wavetune.pipeline.calibrate import CalibrationResult
+from wavetune.pipeline.family_calibration import FamilyCalibration
+from wavetune.pipeline.family_fit import FittedFamily, fit_family_file
+from wavetune.pipeline.family_jobs import find_job
+from wavetune.pipeline.recording import read_recording
+from wavetune.runtime.family_file import family_file_name
 from wavetune.runtime.locate import model_file_name
 from wavetune.store.csv_io import write_measurements
 
 
 def evidence_names(kernel: str, dtype: str, layout: str) -> tuple[str, str, str]:
-    """Return the file names of wave-structured points, realistic layers, and facts."""
-    stem = model_file_name(kernel, dtype, layout).removesuffix(".json")
-    return f"{stem}-anchors.csv.gz", f"{stem}-layers.csv.gz", f"{stem}-calibration.json"
+    """Return the file names of points, exhaustive sweeps, and facts.
+
+    For a GEMM these are wave-structured points and realistic layers. For other families they are keys measured with the
+    configurations that are likely to win, and keys measured with all; there may be none of the former.
+    """
+    if kernel == GEMM.name:
+        stem = model_file_name(kernel, dtype, layout).removesuffix(".json")
+        return f"{stem}-anchors.csv.gz", f"{stem}-layers.csv.gz", f"{stem}-calibration.json"
+    stem = family_file_name(kernel, dtype, layout).removesuffix(".json")
+    return f"{stem}-likely.csv.gz", f"{stem}-sweep.csv.gz", f"{stem}-calibration.json"
 
 
 def write_evidence(
-    folder: Path, result: CalibrationResult, environment: Mapping[str, str], conditions: Mapping[str, str]
+    folder: Path,
+    result: CalibrationResult | FamilyCalibration,
+    environment: Mapping[str, str],
+    conditions: Mapping[str, str],
 ) -> list[Path]:
     """Write the evidence of a calibration.
 
@@ -34,8 +50,8 @@ def write_evidence(
     ----------
     folder : Path
         Made if needed; existing files of the same kernel, dtype and layout are replaced.
-    result : CalibrationResult
-        Its table holds wave-structured points first, then realistic layers.
+    result : CalibrationResult or FamilyCalibration
+        Its table holds what is written, in the order in which a fit of the files reads it.
     environment : mapping of str to str
         Fingerprint of the machine.
     conditions : mapping of str to str
@@ -53,9 +69,9 @@ def write_evidence(
     """
     folder.mkdir(parents=True, exist_ok=True)
     table = result.table
-    anchors, layers, facts = (folder / name for name in evidence_names(table.spec.name, table.dtype, table.layout))
+    points, sweeps, facts = (folder / name for name in evidence_names(table.spec.name, table.dtype, table.layout))
     written = []
-    for path, rows in ((anchors, ~table.exhaustive), (layers, table.exhaustive)):
+    for path, rows in ((points, ~table.exhaustive), (sweeps, table.exhaustive)):
         if rows.any():
             write_measurements(path, table.select(rows))
             written.append(path)
@@ -83,7 +99,28 @@ def read_environment(facts: Path, arch: ArchSpec) -> dict[str, str]:
     return fingerprint
 
 
-def _facts(result: CalibrationResult, environment: Mapping[str, str], conditions: Mapping[str, str]) -> dict[str, Any]:
+def fit_family_evidence(folder: Path, kernel: str, arch: ArchSpec, *, dtype: str, layout: str) -> FittedFamily:
+    """Fit the model of a family again from the evidence of its calibration.
+
+    Raises
+    ------
+    MeasurementError
+        If the sweeps or the facts are missing, or a file is bad.
+    ConfigError
+        If no calibration plan is written for the family.
+    """
+    points, sweeps, facts = (folder / name for name in evidence_names(kernel, dtype, layout))
+    environment = read_environment(facts, arch)
+    recording = read_recording(
+        [points] if points.exists() else [], [sweeps], find_kernel_spec(kernel), arch, dtype=dtype, layout=layout
+    )
+    job = find_job(kernel, arch, dtype=dtype, layout=layout)
+    return fit_family_file(recording.table, job, arch, sources=recording.files, environment=environment)
+
+
+def _facts(
+    result: CalibrationResult | FamilyCalibration, environment: Mapping[str, str], conditions: Mapping[str, str]
+) -> dict[str, Any]:
     held_out = result.fitted.held_out
     return {
         "environment": dict(environment),

@@ -1,8 +1,8 @@
 """Keys that attention is calibrated on, and others that a model is judged on.
 
-A key is one of `wavetune.core.attention_problem`: evenly spaced lengths. Every configuration is measured on every key,
-so a plan is a list of keys. Strata take turns, so that any prefix of the list is balanced, and within a stratum
-lengths, batches and heads follow sequences of low discrepancy, so that any prefix is spread.
+A key is one of `wavetune.core.attention_problem`: evenly spaced lengths. Every configuration that is legal is measured
+on every key, so a plan is a list of keys. Strata take turns, so that any prefix of the list is balanced, and within a
+stratum lengths, batches and heads follow sequences of low discrepancy, so that any prefix is spread.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from wavetune.core.arch import ArchSpec
 from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, head_dim_of
 from wavetune.core.config import ATTENTION, ATTENTION_DECODE
 from wavetune.errors import ProblemError
-from wavetune.mapping.attention import attention_bytes, attention_flops, decode_bytes
-from wavetune.mapping.attention_shape import AnyAttentionProblem
+from wavetune.mapping.attention import ROW_TILES, attention_bytes, attention_flops, decode_bytes
+from wavetune.mapping.attention_shape import AnyAttentionProblem, key_problem
+from wavetune.plan.budget import Budget, MeasurementCost, Plan
+from wavetune.runtime.attention_choice import is_legal
+from wavetune.store.record import CompiledConfig, Point
 
 LENGTHS = (128, 16384)
 """Shortest and longest prefill."""
@@ -27,11 +30,37 @@ LENGTHS = (128, 16384)
 DECODE_LENGTHS = (128, 65536)
 """Shortest and longest cache."""
 
-HEADS = ((32, 32), (32, 8), (8, 1), (16, 16), (64, 8), (16, 2), (40, 8), (12, 12))
-"""Query heads, and key and value heads, on one GPU: of public models, whole and split over GPUs."""
 
-BATCHES = (1, 2, 4, 8, 16)
-DECODE_BATCHES = (1, 4, 16, 32, 64, 128, 8, 2)
+@dataclass(frozen=True, slots=True)
+class AttentionPool:
+    """What keys are made from, beside lengths.
+
+    Parameters
+    ----------
+    heads : tuple of (int, int)
+        Query heads, and key and value heads, on one GPU: of public models, whole and split over GPUs.
+    batches, decode_batches : tuple of int
+        Sequences of a prefill, and of a decode step.
+    """
+
+    heads: tuple[tuple[int, int], ...]
+    batches: tuple[int, ...]
+    decode_batches: tuple[int, ...]
+
+
+CALIBRATION_POOL = AttentionPool(
+    heads=((32, 32), (32, 8), (8, 1), (16, 16), (64, 8), (16, 2), (40, 8), (12, 12)),
+    batches=(1, 2, 4, 8, 16),
+    decode_batches=(1, 4, 16, 32, 64, 128, 8, 2, 256),
+)
+
+HOLDOUT_POOL = AttentionPool(
+    heads=((24, 8), (32, 4), (6, 6), (28, 4), (48, 8), (8, 2), (32, 8), (20, 20)),
+    batches=(1, 3, 6, 12, 16),
+    decode_batches=(1, 3, 24, 48, 96, 192, 6, 12, 256),
+)
+"""Other heads and batches, to be judged on; the ends are the same."""
+
 SPREADS = (20, 40, 60, 80, 95)
 
 STRATA = ("uniform", "ragged", "group", "full", "prefix", "short")
@@ -47,8 +76,28 @@ PAGE_SIZE = 16
 MAX_POINT_US = 3000.0
 """Keys that are expected to take longer, by half the peak rates, are left out: many configurations pay for each."""
 
+ROUGH_SHARE = 0.67
+"""`expected_us` over the latency of a configuration that is neither the best nor the worst, a guess for budgets."""
+
+MAX_POINTS = 60_000
+"""Most points of a plan."""
+
 MAX_BYTES = 2 * 2**30
 """Most bytes of a key's operands: several sets of them are in use."""
+
+CALIBRATION_KEYS = {ATTENTION.name: 400, ATTENTION_DECODE.name: 400}
+"""Keys of a plan. `wavetune.plan.budget.MeasurementCost` predicts 41 s for 48 prefill configurations of head dimension
+128, and 45 s for 120 of decode; not measured yet. Where time runs out, the first keys have been measured with all."""
+
+SWEEP_STRATUM = "sweep"
+"""Every key: it is measured with every legal configuration."""
+
+HOLDOUT_SKIP = 820
+"""Members of each stratum's sequence that lie before what is judged on. With so many, 64 prefills reach from 130 to
+16128 tokens."""
+
+HOLDOUT_MAX_US = 6000.0
+"""As `MAX_POINT_US`: few keys are judged on, so the longest may be among them."""
 
 _BASES = (2, 3, 5, 7)
 _STRATUM_STEP = 1009
@@ -79,7 +128,8 @@ class AttentionKey:
 
 def attention_keys(
     kernel: str, n_keys: int, arch: ArchSpec, *, dtype: str = "bf16", layout: str = "d128", skip: int = 0,
-    excluded: Collection[tuple[int, ...]] = (),
+    excluded: Collection[tuple[int, ...]] = (), pool: AttentionPool = CALIBRATION_POOL,
+    max_us: float = MAX_POINT_US,
 ) -> list[AttentionKey]:  # fmt: skip
     """Return keys of a family, always the same; more keys extend fewer.
 
@@ -97,6 +147,10 @@ def attention_keys(
         Members of each stratum's sequence to pass over: another part of it is judged on than is measured.
     excluded : collection of tuple of int
         Keys to leave out.
+    pool : AttentionPool
+        Heads and batches.
+    max_us : float
+        Keys that are expected to take longer are left out, microseconds.
 
     Raises
     ------
@@ -109,12 +163,12 @@ def attention_keys(
         )
     head_dim = head_dim_of(layout)
     strata = STRATA if kernel == ATTENTION.name else DECODE_STRATA
-    make: Callable[[str, int, int, str], AnyAttentionProblem] = (
+    make: Callable[[str, int, int, str, AttentionPool], AnyAttentionProblem] = (
         _prefill if kernel == ATTENTION.name else _decode
     )  # fmt: skip
     # Strata begin at different places of the sequence, or they would pair the same lengths, batches and heads.
     sequences = [
-        _affordable(make, stratum, head_dim, dtype, arch, skip + turn * _STRATUM_STEP)
+        _affordable(make, stratum, head_dim, dtype, arch, pool, max_us, skip + turn * _STRATUM_STEP)
         for turn, stratum in enumerate(strata)
     ]
     seen = set(excluded)
@@ -127,6 +181,63 @@ def attention_keys(
     return keys[:n_keys]
 
 
+def holdout_keys(
+    kernel: str, n_keys: int, arch: ArchSpec, *, dtype: str = "bf16", layout: str = "d128"
+) -> list[AttentionKey]:  # fmt: skip
+    """Return keys that no default plan measures, of the same strata: other lengths, heads and batches."""
+    measured = {key.dims for key in attention_keys(kernel, CALIBRATION_KEYS[kernel], arch, dtype=dtype, layout=layout)}
+    return attention_keys(
+        kernel, n_keys, arch, dtype=dtype, layout=layout, skip=HOLDOUT_SKIP, excluded=measured, pool=HOLDOUT_POOL,
+        max_us=HOLDOUT_MAX_US,
+    )  # fmt: skip
+
+
+def plan_attention(
+    kernel: str,
+    compiled: Sequence[CompiledConfig],
+    arch: ArchSpec,
+    *,
+    dtype: str = "bf16",
+    layout: str = "d128",
+    n_keys: int = 0,
+    max_seconds: float = math.inf,
+    problems: Sequence[object] = (),
+) -> Plan:
+    """Plan a calibration.
+
+    Parameters
+    ----------
+    kernel : {"attention", "attention_decode"}
+        The family.
+    compiled : sequence of CompiledConfig
+        What can be measured.
+    arch : ArchSpec
+        The GPU.
+    dtype, layout : str
+        Element type and head dimension, ``d128``.
+    n_keys : int, default=0
+        Most built-in keys; `CALIBRATION_KEYS` if 0.
+    max_seconds : float
+        Most predicted seconds.
+    problems : sequence of AttentionProblem or AttentionDecodeProblem
+        The user's, put before the built-in ones. What is measured is the problem that each one's key stands for.
+    """
+    budget = Budget(MAX_POINTS, max_seconds, MeasurementCost())
+    own = [problem for problem in problems if isinstance(problem, AttentionProblem | AttentionDecodeProblem)]
+    keys = dict.fromkeys(problem.dims for problem in own)
+    builtin = attention_keys(
+        kernel, n_keys or CALIBRATION_KEYS[kernel], arch, dtype=dtype, layout=layout, excluded=set(keys)
+    )
+    for dims in [*keys, *(key.dims for key in builtin)]:
+        if budget.n_refused:
+            break
+        problem = key_problem(kernel, dims, dtype, layout)
+        latency_us = expected_us(problem, arch) / ROUGH_SHARE
+        legal = [entry for entry in compiled if is_legal(problem, entry.config)]
+        budget.add_together([(Point(problem, entry.config, SWEEP_STRATUM), latency_us) for entry in legal])
+    return budget.plan()
+
+
 def expected_us(problem: AnyAttentionProblem, arch: ArchSpec) -> float:
     """Return a rough latency: half the peak rates, and a few microseconds to launch."""
     flops = attention_flops(problem) if isinstance(problem, AttentionProblem) else 0
@@ -134,21 +245,24 @@ def expected_us(problem: AnyAttentionProblem, arch: ArchSpec) -> float:
 
 
 def _affordable(
-    make: Callable[[str, int, int, str], AnyAttentionProblem], stratum: str, head_dim: int, dtype: str, arch: ArchSpec,
-    skip: int,
+    make: Callable[[str, int, int, str, AttentionPool], AnyAttentionProblem], stratum: str, head_dim: int, dtype: str,
+    arch: ArchSpec, pool: AttentionPool, max_us: float, skip: int,
 ) -> Iterator[AnyAttentionProblem]:  # fmt: skip
     for index in count(skip):
-        problem = make(stratum, index, head_dim, dtype)
-        if expected_us(problem, arch) <= MAX_POINT_US and _operand_bytes(problem) <= MAX_BYTES:
+        problem = make(stratum, index, head_dim, dtype, pool)
+        # More query heads on one key and value head are another kernel, which would be compiled while timing.
+        if isinstance(problem, AttentionDecodeProblem) and problem.group > ROW_TILES[0]:
+            continue
+        if expected_us(problem, arch) <= max_us and _operand_bytes(problem) <= MAX_BYTES:
             yield problem
 
 
-def _prefill(stratum: str, index: int, head_dim: int, dtype: str) -> AttentionProblem:
+def _prefill(stratum: str, index: int, head_dim: int, dtype: str, pool: AttentionPool) -> AttentionProblem:
     at = [radical_inverse(index + 1, base) for base in _BASES]
     longest = LENGTHS[1] if stratum != "short" else 1024
     q_len = _length(at[0], LENGTHS[0], longest, is_ragged=bool(index % 2))
-    batch = _pick(BATCHES, at[1]) if stratum != "short" else 8 * _pick(BATCHES, at[1])
-    heads, kv_heads = _pick(HEADS, at[2])
+    batch = _pick(pool.batches, at[1]) if stratum != "short" else 8 * _pick(pool.batches, at[1])
+    heads, kv_heads = _pick(pool.heads, at[2])
     kv_len, spread = q_len, 0
     if stratum == "ragged":
         batch, spread = max(batch, 2), _pick(SPREADS, at[3])
@@ -162,13 +276,13 @@ def _prefill(stratum: str, index: int, head_dim: int, dtype: str) -> AttentionPr
     return AttentionProblem.from_dims(problem.dims, dtype, f"d{head_dim}")
 
 
-def _decode(stratum: str, index: int, head_dim: int, dtype: str) -> AttentionDecodeProblem:
+def _decode(stratum: str, index: int, head_dim: int, dtype: str, pool: AttentionPool) -> AttentionDecodeProblem:
     at = [radical_inverse(index + 1, base) for base in _BASES]
     low, high = DECODE_LENGTHS
     longest = 16384 if stratum != "long" else high
     kv_len = _length(at[0], low if stratum != "long" else 8192, longest, is_ragged=bool(index % 2))
-    batch = _pick(DECODE_BATCHES, at[1]) if stratum != "long" else _pick((1, 2, 4, 3), at[1])
-    heads, kv_heads = _pick(HEADS, at[2])
+    batch = _pick(pool.decode_batches, at[1]) if stratum != "long" else _pick((1, 2, 4, 3), at[1])
+    heads, kv_heads = _pick(pool.heads, at[2])
     spread = 0
     if stratum == "ragged":
         batch, spread = max(batch, 4), _pick(SPREADS, at[3])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from wavetune.core.arch import ArchSpec
@@ -89,6 +89,16 @@ class Budget:
         self._keys.add(key)
         self.points.append(point)
         self.seconds += seconds
+        return True
+
+    def add_together(self, points: Sequence[tuple[Point, float]]) -> bool:
+        """Add points and their latencies if all of them are affordable, or none: half a sweep cannot be judged."""
+        seconds = sum(self.cost.seconds(latency_us) for _, latency_us in points)
+        if self.seconds + seconds > self.max_seconds or len(self.points) + len(points) > self.max_points:
+            self.n_refused += len(points)
+            return False
+        for point, latency_us in points:
+            self.add(point, latency_us)
         return True
 
     def plan(self) -> Plan:

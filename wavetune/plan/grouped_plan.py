@@ -200,11 +200,6 @@ def rough_grouped_us(problem: GroupedGemmProblem, entry: CompiledConfig, arch: A
 def _add(
     budget: Budget, problem: GroupedGemmProblem, compiled: Sequence[CompiledConfig], stratum: str, arch: ArchSpec
 ) -> None:
-    """Add a problem with all of the configurations, or with none: half a sweep cannot be judged."""
-    points = [(Point(problem, entry.config, stratum), rough_grouped_us(problem, entry, arch)) for entry in compiled]
-    seconds = sum(budget.cost.seconds(latency_us) for _, latency_us in points)
-    if budget.seconds + seconds > budget.max_seconds or len(budget.points) + len(points) > budget.max_points:
-        budget.n_refused += len(points)
-        return
-    for point, latency_us in points:
-        budget.add(point, latency_us)
+    budget.add_together(
+        [(Point(problem, entry.config, stratum), rough_grouped_us(problem, entry, arch)) for entry in compiled]
+    )

@@ -20,7 +20,7 @@ from wavetune.waves.occupancy import ctas_per_sm
 from wavetune.waves.terms import BYTES_PER_MB
 
 POINTS_PER_CONFIG = 32
-"""Points of each configuration: several for each of the seven coefficients of a form."""
+"""Points of each configuration: several for each of the nine coefficients of a form."""
 
 SWEEP_KEYS = 12
 """Keys on which every configuration is measured, where the owner names none: they judge choices, and are looked up."""

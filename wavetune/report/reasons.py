@@ -8,6 +8,7 @@ from types import MappingProxyType
 from wavetune.core.arch import ArchSpec
 from wavetune.mapping.gemm import reusable_l2_bytes
 from wavetune.report.anatomy import LaunchAnatomy
+from wavetune.report.family_anatomy import FamilyAnatomy
 from wavetune.waves.terms import BYTES_PER_MB, SUSTAINED_ONSET_US
 
 TERM_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -23,15 +24,27 @@ TERM_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """What the terms of `wavetune.waves.terms.TERMS` mean to a reader, in the order of a sentence."""
 
+FAMILY_TERM_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "launch": ("launch",),
+        "passing of waves": ("wave", "wave_trip"),
+        "work of the SMs": ("depth_trip", "work", "work_trip", "makespan"),
+        "the longest CTA": ("longest",),
+        "bytes moved": ("bytes",),
+    }
+)
+"""The same for `wavetune.waves.family_terms.FAMILY_TERMS`."""
+
 ALIKE = 0.02
 """Predictions within this are right: near-best latencies repeat within 1 to 2.5 % (H200, 2026-11)."""
 
 
-def group_terms(anatomy: LaunchAnatomy) -> dict[str, float]:
-    """Return microseconds by `TERM_GROUPS`, those that add nothing left out; empty without a form."""
+def group_terms(anatomy: LaunchAnatomy | FamilyAnatomy) -> dict[str, float]:
+    """Return microseconds by group of terms, those that add nothing left out; empty without a form."""
     if not anatomy.terms_us:
         return {}
-    groups = {label: sum(anatomy.terms_us[name] for name in names) for label, names in TERM_GROUPS.items()}
+    named = FAMILY_TERM_GROUPS if isinstance(anatomy, FamilyAnatomy) else TERM_GROUPS
+    groups = {label: sum(anatomy.terms_us[name] for name in names) for label, names in named.items()}
     return {label: value for label, value in groups.items() if value > 0.0}
 
 
@@ -54,21 +67,44 @@ def describe_launch(anatomy: LaunchAnatomy, arch: ArchSpec) -> Iterator[tuple[st
             f"partial sums move {_megabytes(mapping.workspace_bytes)}",
         )
     yield "bytes", _bytes(anatomy, arch)
+    yield from _time(anatomy)
+    if anatomy.terms_us.get("sustained", 0.0) > 0.0:
+        yield "clock", f"more than {SUSTAINED_ONSET_US:.0f} us at the peak rate: the power limit lowers the clock"
+
+
+def describe_family_launch(anatomy: FamilyAnatomy) -> Iterator[tuple[str, str]]:
+    """Yield topic and sentence for any kernel: waves, loop, bytes, and where the time goes."""
+    shape = anatomy.mapping
+    yield "waves", describe_waves(anatomy)
+    mean = shape.total_trips / shape.grid_size
+    if shape.grid_size * shape.loop_trips == shape.total_trips:
+        each = "each CTA runs" if shape.grid_size > 1 else "it runs"
+        yield "loop", f"{each} {_count(shape.loop_trips, 'trip')}"
+    else:
+        yield "loop", f"the longest CTA runs {_count(shape.loop_trips, 'trip')}, all of them {mean:.1f} on average"
+    bound = "memory" if anatomy.memory_us > anatomy.compute_us else "arithmetic"
+    yield (
+        "bytes",
+        f"{_megabytes(shape.moved_bytes)} move: at least {anatomy.memory_us:.1f} us at peak bandwidth, "
+        f"{anatomy.compute_us:.1f} us at the peak matrix rate, so {bound} bounds it",
+    )
+    yield from _time(anatomy)
+
+
+def _time(anatomy: LaunchAnatomy | FamilyAnatomy) -> Iterator[tuple[str, str]]:
     groups = group_terms(anatomy)
     if groups:
         largest = sorted(groups.items(), key=lambda entry: -entry[1])
         parts = ", ".join(f"{label} {value:.1f}" for label, value in largest if value >= 0.01 * anatomy.latency_us)
         yield "time", f"of {anatomy.latency_us:.1f} us predicted: {parts}"
-    if anatomy.terms_us.get("sustained", 0.0) > 0.0:
-        yield "clock", f"more than {SUSTAINED_ONSET_US:.0f} us at the peak rate: the power limit lowers the clock"
 
 
-def describe_waves(anatomy: LaunchAnatomy) -> str:
+def describe_waves(anatomy: LaunchAnatomy | FamilyAnatomy) -> str:
     """Say in how many waves a launch runs, and how full the last one is."""
     waves, resident = anatomy.waves, anatomy.form.ctas_per_sm
     width = f"{waves.width:,} ({resident} on each of {anatomy.num_sms} SMs)"
     # A persistent kernel launches fewer CTAs, which take the tiles in the same waves.
-    units = _count(anatomy.mapping.grid_size, "tile" if anatomy.config["schedule"] == "persistent" else "CTA")
+    units = _count(anatomy.mapping.grid_size, "tile" if anatomy.config.get("schedule") == "persistent" else "CTA")
     if waves.waves == 1:
         return f"{units} in 1 wave of up to {width}: {anatomy.tail_fill:.0%} full"
     return (
@@ -77,12 +113,12 @@ def describe_waves(anatomy: LaunchAnatomy) -> str:
     )
 
 
-def compare_launches(chosen: LaunchAnatomy, other: LaunchAnatomy) -> str:
+def compare_launches(chosen: LaunchAnatomy | FamilyAnatomy, other: LaunchAnatomy | FamilyAnatomy) -> str:
     """Say in which parts of the predicted time two launches differ most; empty if one of them has no form."""
     ours, theirs = group_terms(chosen), group_terms(other)
     if not ours or not theirs:
         return ""
-    change = {label: theirs.get(label, 0.0) - ours.get(label, 0.0) for label in TERM_GROUPS}
+    change = {label: theirs.get(label, 0.0) - ours.get(label, 0.0) for label in {**ours, **theirs}}
     threshold = 0.01 * chosen.latency_us
     notable = sorted((entry for entry in change.items() if abs(entry[1]) >= threshold), key=lambda e: -abs(e[1]))
     if not notable:

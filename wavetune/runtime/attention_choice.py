@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from wavetune.core.attention_problem import AttentionDecodeProblem
+from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, check_positive
 from wavetune.core.config import KernelConfig
-from wavetune.errors import NoModelError
+from wavetune.core.problem import check_dimension
+from wavetune.errors import NoModelError, ProblemError
 from wavetune.mapping.attention import most_decode_trips
 from wavetune.mapping.attention_shape import (
     AnyAttentionProblem,
@@ -15,7 +17,8 @@ from wavetune.mapping.attention_shape import (
     map_problem,
 )
 from wavetune.mapping.kernel_mapping import LaunchShape
-from wavetune.runtime.device import resolve_device
+from wavetune.runtime.choice import RankedConfig
+from wavetune.runtime.device import Device, resolve_device
 from wavetune.runtime.family_chooser import FamilyChoice, FamilyChooser
 from wavetune.runtime.family_file import FamilyFile
 from wavetune.runtime.family_source import find_family_model
@@ -23,6 +26,9 @@ from wavetune.runtime.settings import Settings, settings
 
 MAX_REMEMBERED = 4096
 """Answers that are remembered; all are dropped when there are more, or when settings change."""
+
+
+_NOTHING = LaunchShape(0, 0, 0, 0)
 
 
 @dataclass
@@ -35,6 +41,145 @@ class _Memory:
 
 
 _memory: list[_Memory] = []
+
+
+Lengths = int | Iterable[int]
+"""One length for every sequence, or one for each."""
+
+
+def choose_attention_config(
+    q_len: Lengths,
+    kv_len: Lengths | None = None,
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+    head_dim: int = 128,
+    batch: int = 1,
+    causal: bool = False,
+    window: int = 0,
+    dtype: str = "bf16",
+    arch: str | None = None,
+    num_sms: int | None = None,
+) -> KernelConfig:
+    """Choose the launch configuration for attention over whole sequences (prefill).
+
+    Parameters
+    ----------
+    q_len, kv_len : int or iterable of int
+        Queries and keys of each sequence, or of every one; as many keys as queries if not given.
+    heads, kv_heads : int
+        Query heads, and the key and value heads that they share; as many as query heads if not given.
+    head_dim : {64, 96, 128, 256}, default=128
+        Elements of a head.
+    batch : int, default=1
+        Sequences, where all have one length.
+    causal : bool, default=False
+        Whether queries see no later keys; the last query sees all keys.
+    window : int, default=0
+        Keys and queries at this distance or more do not see each other; 0 for no window.
+    dtype : str, default="bf16"
+        Element type.
+    arch : str, optional
+        GPU name; the current GPU if not given.
+    num_sms : int, optional
+        SMs that launches may use.
+
+    Returns
+    -------
+    KernelConfig
+        Legal for the problem.
+
+    Raises
+    ------
+    ProblemTypeError, ProblemError
+        If a size is impossible, or ``batch`` contradicts the lengths; names the argument.
+    NoModelError
+        If no model file covers the dtype, head dimension and GPU.
+    ArchError
+        If the GPU is unknown, or none was named and none found.
+    """
+    problem = attention_problem(
+        q_len, kv_len, heads=heads, kv_heads=kv_heads, head_dim=head_dim, batch=batch, causal=causal, window=window,
+        dtype=dtype,
+    )  # fmt: skip
+    return choose_attention(problem, arch=arch, num_sms=num_sms).config
+
+
+def choose_attention_decode_config(
+    kv_len: Lengths,
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+    head_dim: int = 128,
+    batch: int = 1,
+    page_size: int = 16,
+    window: int = 0,
+    dtype: str = "bf16",
+    arch: str | None = None,
+    num_sms: int | None = None,
+) -> KernelConfig:
+    """Choose the launch configuration for one new query of each sequence against a paged cache (decode).
+
+    Parameters
+    ----------
+    kv_len : int or iterable of int
+        Keys of each sequence, or of every one.
+    page_size : int, default=16
+        Tokens of one page of the cache.
+    heads, kv_heads, head_dim, batch, window, dtype, arch, num_sms
+        As for `choose_attention_config`; a window keeps the last so many keys.
+
+    Returns
+    -------
+    KernelConfig
+        Legal for the problem: no more splits than the longest cache has work for.
+
+    Raises
+    ------
+    ProblemTypeError, ProblemError, NoModelError, ArchError
+        As `choose_attention_config` does.
+    """
+    problem = decode_problem(
+        kv_len, heads=heads, kv_heads=kv_heads, head_dim=head_dim, batch=batch, page_size=page_size, window=window,
+        dtype=dtype,
+    )  # fmt: skip
+    return choose_attention(problem, arch=arch, num_sms=num_sms).config
+
+
+def attention_problem(
+    q_len: Lengths, kv_len: Lengths | None = None, *, heads: int, kv_heads: int | None = None, head_dim: int = 128,
+    batch: int = 1, causal: bool = False, window: int = 0, dtype: str = "bf16",
+) -> AttentionProblem:  # fmt: skip
+    """Return the prefill that the arguments of `choose_attention_config` describe."""
+    q_lengths = _lengths("q_len", q_len, batch)
+    kv_lengths = q_lengths if kv_len is None else _lengths("kv_len", kv_len, len(q_lengths))
+    if len(q_lengths) == 1 < len(kv_lengths):
+        q_lengths *= len(kv_lengths)
+    return AttentionProblem(
+        q_lengths, kv_lengths, heads, heads if kv_heads is None else kv_heads, head_dim, causal, window, dtype
+    )
+
+
+def decode_problem(
+    kv_len: Lengths, *, heads: int, kv_heads: int | None = None, head_dim: int = 128, batch: int = 1,
+    page_size: int = 16, window: int = 0, dtype: str = "bf16",
+) -> AttentionDecodeProblem:  # fmt: skip
+    """Return the decode step that the arguments of `choose_attention_decode_config` describe."""
+    return AttentionDecodeProblem(
+        _lengths("kv_len", kv_len, batch), heads, heads if kv_heads is None else kv_heads, head_dim, page_size, window,
+        dtype,
+    )  # fmt: skip
+
+
+def _lengths(name: str, value: Lengths, batch: int) -> tuple[int, ...]:
+    """Return one length a sequence."""
+    batch = check_positive("batch", batch)
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        lengths = tuple(value)
+        if batch not in (1, len(lengths)):
+            raise ProblemError(f"{name} has {len(lengths)} lengths, but there are {batch} sequences")
+        return lengths
+    return (check_dimension(name, value),) * batch
 
 
 def choose_attention(
@@ -64,13 +209,10 @@ def choose_attention(
     known = memory.answers.get(key)
     if known is not None:
         return known
-    model = _find_model(memory, problem, device.arch.name)
-    if model is None:
-        raise NoModelError(
-            f"no model of {problem.kernel} for {problem.dtype} and {problem.layout} on {device.arch.name}; "
-            "calibrate one, or let the launcher use its fixed rule"
-        )
-    choice = _choose(model, problem, device.num_sms)
+    model = find_model(problem, device)
+    choice = chooser_for(model, problem, device.num_sms).choose(problem.dims)
+    if choice is None:
+        raise NoModelError(f"{model.path}: no configuration is legal for {problem}")
     if len(memory.answers) >= MAX_REMEMBERED:
         memory.answers.clear()
     memory.answers[key] = choice
@@ -78,31 +220,67 @@ def choose_attention(
 
 
 def rank_attention(
-    model: FamilyFile, problem: AnyAttentionProblem, num_sms: int | None = None
-) -> list[tuple[KernelConfig, float]]:  # fmt: skip
-    """Order the legal configurations of a model by predicted latency in microseconds, best first."""
-    chooser = _chooser(model, problem, num_sms)
-    return [(ranked.config, ranked.latency_us) for ranked in chooser.rank(problem.dims)]
+    problem: AnyAttentionProblem, *, arch: str | None = None, num_sms: int | None = None
+) -> list[RankedConfig]:  # fmt: skip
+    """Order the legal configurations by predicted latency, best first; raises as `choose_attention` does."""
+    device = resolve_device(arch, num_sms)
+    return chooser_for(find_model(problem, device), problem, device.num_sms).rank(problem.dims)
 
 
-def _choose(model: FamilyFile, problem: AnyAttentionProblem, num_sms: int) -> FamilyChoice:
-    choice = _chooser(model, problem, num_sms).choose(problem.dims)
-    if choice is None:
-        raise NoModelError(f"{model.path}: no configuration is legal for {problem}")
-    return choice
+def find_model(problem: AnyAttentionProblem, device: Device) -> FamilyFile:
+    """Return the model that answers for a problem.
+
+    Raises
+    ------
+    NoModelError
+        If no file covers the kernel, dtype, head dimension and GPU.
+    """
+    models = _current_memory().models
+    key = (problem.kernel, problem.dtype, problem.layout, device.arch.name)
+    if key not in models:
+        mapping_of = attention_decode_mapping if isinstance(problem, AttentionDecodeProblem) else attention_mapping
+        models[key] = find_family_model(
+            mapping_of(problem.dtype, problem.layout), problem.dtype, problem.layout, device.arch.name
+        )
+    model = models[key]
+    if model is None:
+        raise NoModelError(
+            f"no model of {problem.kernel} for {problem.dtype} and {problem.layout} on {device.arch.name}; "
+            "calibrate one, or let the launcher use its fixed rule"
+        )
+    return model
 
 
-def _chooser(model: FamilyFile, problem: AnyAttentionProblem, num_sms: int | None) -> FamilyChooser:
+def chooser_for(
+    model: FamilyFile, problem: AnyAttentionProblem, num_sms: int | None = None, *, use_exact: bool = True
+) -> FamilyChooser:  # fmt: skip
+    """Return what chooses among the configurations of a model that are legal for a problem, mapped as it is.
+
+    Parameters
+    ----------
+    model : FamilyFile
+        Of the problem's kernel, dtype and head dimension.
+    problem : AttentionProblem or AttentionDecodeProblem
+        To be asked about by its ``dims``.
+    num_sms : int, optional
+        SMs that launches may use; the model's own count if not given.
+    use_exact : bool, default=True
+        Whether a measured key is looked up.
+    """
+
     def shape(dims: tuple[int, ...], config: KernelConfig) -> LaunchShape:
         return shapes[config.select(macro)]
 
     macro = tuple(name for name in model.forms[0].config if name in ("block_m", "block_n", "order", "splits"))
     legal = {form.config for form in model.forms if is_legal(problem, form.config)}
     distinct = {config.select(macro): config for config in legal}
-    shapes = {part: map_problem(problem, config).launch_shape() for part, config in distinct.items()}
+    shapes = {
+        part: _NOTHING if problem.is_empty else map_problem(problem, config).launch_shape()
+        for part, config in distinct.items()
+    }
     # What was measured is the problem of evenly spaced lengths; another of the same key is not it.
     is_measured = type(problem).from_dims(problem.dims, problem.dtype, problem.layout) == problem
-    return FamilyChooser(model, shape, num_sms, usable=legal, use_exact=is_measured)
+    return FamilyChooser(model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured)
 
 
 def is_legal(problem: AnyAttentionProblem, config: KernelConfig) -> bool:
@@ -117,12 +295,3 @@ def _current_memory() -> _Memory:
     if not _memory or _memory[0].settings is not now:
         _memory[:] = [_Memory(now, {}, {})]
     return _memory[0]
-
-
-def _find_model(memory: _Memory, problem: AnyAttentionProblem, arch: str) -> FamilyFile | None:
-    key = (problem.kernel, problem.dtype, problem.layout, arch)
-    if key not in memory.models:
-        mapping_of = attention_decode_mapping if isinstance(problem, AttentionDecodeProblem) else attention_mapping
-        mapping = mapping_of(problem.dtype, problem.layout)
-        memory.models[key] = find_family_model(mapping, problem.dtype, problem.layout, arch)
-    return memory.models[key]

@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING, Any
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import Problem
 from wavetune.errors import MissError, NoModelError
-from wavetune.runtime.choice import RankedConfig, Source
+from wavetune.runtime.choice import Choice, RankedConfig, Source
+from wavetune.runtime.device import resolve_device
 from wavetune.runtime.numerics import check_numerics
+from wavetune.waves.geometry import wave_geometry
 
 if TYPE_CHECKING:
-    from wavetune.runtime.family_chooser import FamilyChoice
+    from wavetune.runtime.family_chooser import FamilyChoice, FamilyChooser
+    from wavetune.runtime.family_file import FamilyFile
 
 CHOOSERS = MappingProxyType(
     {
         "grouped_gemm": ("wavetune.runtime.grouped_choice", "choose_grouped_gemm", "rank_grouped_gemm"),
-        "attention": ("wavetune.runtime.attention_choice", "choose_attention", None),
-        "attention_decode": ("wavetune.runtime.attention_choice", "choose_attention", None),
+        "attention": ("wavetune.runtime.attention_choice", "choose_attention", "rank_attention"),
+        "attention_decode": ("wavetune.runtime.attention_choice", "choose_attention", "rank_attention"),
     }
 )
-"""Kernel to module, the function that returns a `FamilyChoice`, and the one that returns a ranking."""
+"""Kernel to module, the function that returns a `FamilyChoice`, and the one that returns a ranking. Each module has
+``find_model(problem, device)`` and ``chooser_for(model, problem, num_sms, use_exact=)`` as well."""
 
 
 def choose_of_family(
@@ -54,11 +58,81 @@ def rank_of_family(problem: Problem, arch: str | None, num_sms: int | None, nume
     return ranking
 
 
+def explain_of_family(problem: Problem, arch: str | None, num_sms: int | None, numerics: str, on_miss: str) -> Choice:
+    """Return what `choose_of_family` returns, with its source, prediction, waves and runner-up; raises alike."""
+    module = import_module(_entry(problem)[0])
+    choose_of_family(problem, arch, num_sms, numerics, on_miss)
+    device = resolve_device(arch, num_sms)
+    model: FamilyFile = module.find_model(problem, device)
+    return explain_from(model, problem, device.num_sms)
+
+
+def explain_from(model: FamilyFile, problem: Problem, num_sms: int | None = None) -> Choice:
+    """Return the answer of one model file to a problem, and the reasons.
+
+    Raises
+    ------
+    NoModelError
+        If no configuration is legal, or no family answers for the problem.
+    """
+    chooser = chooser_for(model, problem, num_sms)
+    num_sms = num_sms or model.num_sms
+    choice = chooser.choose(problem.dims)
+    if choice is None:
+        raise NoModelError(f"{model.path or 'the model'}: no configuration is legal for {problem}")
+    ranked = chooser.rank(problem.dims)
+    predicted_us = next(entry.latency_us for entry in ranked if entry.config == choice.config)
+    rival = next((entry for entry in ranked if entry.config != choice.config), None)
+    shape = chooser.launch(problem.dims, choice.config)
+    form = next(form for form in model.forms if form.config == choice.config)
+    waves = wave_geometry(shape.grid_size, form.ctas_per_sm, num_sms) if shape.grid_size else None
+    return Choice(
+        config=choice.config,
+        source=choice.source,
+        latency_us=choice.latency_us,
+        grid_size=shape.grid_size,
+        loop_trips=shape.loop_trips,
+        waves=waves.waves if waves is not None else 0,
+        tail_ctas=waves.tail_ctas if waves is not None else 0,
+        runner_up=rival.config if rival is not None else None,
+        margin=rival.latency_us / predicted_us - 1.0 if rival is not None and predicted_us > 0.0 else 0.0,
+        table=model.path,
+        num_sms=num_sms,
+        is_scaled=num_sms != model.num_sms,
+        model=model.path,
+    )
+
+
+def chooser_for(
+    model: FamilyFile, problem: Problem, num_sms: int | None = None, *, use_exact: bool = True
+) -> FamilyChooser:
+    """Return what answers a problem of one of `CHOOSERS` from a model file.
+
+    Raises
+    ------
+    NoModelError
+        If the model is of another kernel, dtype or layout, or no family answers for the problem.
+    """
+    for name in ("kernel", "dtype", "layout"):
+        ours, theirs = getattr(model, name), getattr(problem, name, None)
+        # A model of plain weights stands in for gated ones.
+        if ours != theirs and (ours, theirs) != ("nk", "gated"):
+            raise NoModelError(f"{model.path or 'the model'} is for {name} {ours}, the problem for {theirs}")
+    module = import_module(_entry(problem)[0])
+    chooser: FamilyChooser = module.chooser_for(model, problem, num_sms, use_exact=use_exact)
+    return chooser
+
+
 def _function(problem: Problem, which: int, numerics: str) -> Any:
-    kernel = getattr(problem, "kernel", None)
+    entry = _entry(problem)
     if check_numerics(numerics) == "batch_invariant":
-        raise NoModelError(f"kernel {kernel!r} has no configurations that sum alike for every batch")
+        raise NoModelError(f"kernel {problem.kernel!r} has no configurations that sum alike for every batch")
+    return getattr(import_module(entry[0]), entry[which])
+
+
+def _entry(problem: Problem) -> tuple[str, str, str]:
+    kernel = getattr(problem, "kernel", None)
     entry = CHOOSERS.get(kernel) if isinstance(kernel, str) else None
-    if entry is None or entry[which] is None:
+    if entry is None:
         raise NoModelError(f"no model answers for problems of type {type(problem).__name__}")
-    return getattr(import_module(entry[0]), str(entry[which]))
+    return entry

@@ -45,8 +45,14 @@ def form_latency_us(form: FamilyForm, shape: LaunchShape, num_sms: int) -> float
     """Predict one form on one launch, microseconds; 0 for an empty one."""
     if shape.grid_size == 0:
         return 0.0
+    terms = form_terms(form, shape, num_sms)
+    return float(sum(coefficient * term for coefficient, term in zip(form.coefficients, terms, strict=True)))
+
+
+def form_terms(form: FamilyForm, shape: LaunchShape, num_sms: int) -> tuple[float, ...]:
+    """Return the value of each term of `wavetune.waves.family_terms.FAMILY_TERMS` on a launch that is not empty."""
     waves = wave_geometry(shape.grid_size, form.ctas_per_sm, num_sms)
-    terms = family_terms(
+    return family_terms(
         grid_size=float(shape.grid_size),
         loop_trips=float(shape.loop_trips),
         total_trips=float(shape.total_trips),
@@ -55,7 +61,6 @@ def form_latency_us(form: FamilyForm, shape: LaunchShape, num_sms: int) -> float
         num_sms=num_sms,
         moved_mb=shape.moved_bytes / BYTES_PER_MB,
     )
-    return float(sum(coefficient * term for coefficient, term in zip(form.coefficients, terms, strict=True)))
 
 
 class FamilyChooser:
@@ -125,6 +130,14 @@ class FamilyChooser:
             latencies = [us * factors[place] for us, place in zip(latencies, self._places, strict=True)]
         order = sorted(range(len(latencies)), key=lambda index: (latencies[index], index))
         return [RankedConfig(self._forms[index].config, latencies[index]) for index in order]
+
+    def launch(self, dims: tuple[int, ...], config: KernelConfig) -> LaunchShape:
+        """Return the launch of a configuration."""
+        return self._shape(dims, config)
+
+    def factor(self, dims: tuple[int, ...], place: int) -> float:
+        """Return the correction of the form at a place in the model; 1 if it has none."""
+        return 1.0 if self._correction is None else self._correction.factors(dims)[place]
 
     def is_near(self, dims: tuple[int, ...]) -> bool:
         """Whether every size is within `RANGE_OCTAVES` of those that were measured, on the GPU that was measured."""

@@ -1,9 +1,4 @@
-"""Choose configurations for grouped GEMM: by the histogram where the host knows it, else by what is likely.
-
-Two projections of one layer see the same histogram. They need not run the same configuration, but what the caller
-prepares by tile height (rows padded for another kernel, a table of tiles) is prepared once if both have one height:
-`choose_grouped_gemm_pair` weighs that.
-"""
+"""Choose configurations for grouped GEMM: by the histogram where the host knows it, else by what is likely."""
 
 from __future__ import annotations
 
@@ -11,14 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from wavetune.core.arch import find_arch
 from wavetune.core.config import KernelConfig
 from wavetune.core.grouped_problem import GroupedGemmProblem
 from wavetune.core.routing import LIKELY, Routing, sample_groups
-from wavetune.errors import NoModelError, ProblemError
-from wavetune.mapping.grouped_gemm import widest_groups
+from wavetune.errors import NoModelError
+from wavetune.mapping.grouped_gemm import map_grouped_gemm, widest_groups
 from wavetune.mapping.grouped_shape import grouped_mapping
+from wavetune.mapping.kernel_mapping import LaunchShape
+from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.choice import RankedConfig, Source
-from wavetune.runtime.device import resolve_device
+from wavetune.runtime.device import Device, resolve_device
 from wavetune.runtime.family_chooser import FamilyChoice, FamilyChooser
 from wavetune.runtime.family_file import FamilyFile
 from wavetune.runtime.family_source import find_family_model
@@ -58,26 +56,6 @@ class RoutingPrior:
 
 
 DEFAULT_PRIOR = RoutingPrior()
-
-
-@dataclass(frozen=True, slots=True)
-class PairChoice:
-    """Configurations for the up and the down projection of one expert layer.
-
-    Parameters
-    ----------
-    up, down : KernelConfig
-        What to launch.
-    is_shared : bool
-        Whether both have the same ``block_m``.
-    latency_us : float
-        Predicted for both, what is prepared by tile height included.
-    """
-
-    up: KernelConfig
-    down: KernelConfig
-    is_shared: bool
-    latency_us: float
 
 
 @dataclass(slots=True)
@@ -216,69 +194,6 @@ def choose_grouped_gemm_for_graph(
     return _remembered(key, lambda: _least_regret(forms, problem, top_k, prior)).config
 
 
-def choose_grouped_gemm_pair(
-    group_sizes: Iterable[int],
-    up: tuple[int, int],
-    down: tuple[int, int],
-    *,
-    align_us: float = 0.0,
-    up_layout: str = "gated",
-    dtype: str = "bf16",
-    arch: str | None = None,
-    num_sms: int | None = None,
-) -> PairChoice:
-    """Choose for the up and the down projection of one expert layer together.
-
-    Parameters
-    ----------
-    group_sizes : iterable of int
-        Tokens of each expert.
-    up, down : tuple of int
-        ``(n, k)`` of an expert's up (gate and up) and down projection.
-    align_us : float, default=0.0
-        What the caller spends for each tile height that is used, microseconds: sorting and padding rows, a table of
-        tiles. 0 if nothing is prepared by height, as with the kernels of this package. With infinity the height is
-        shared, and the price left out of the sum.
-    up_layout : {"gated", "nk"}, default="gated"
-        Layout of the up projection.
-    dtype, arch, num_sms
-        As for `choose_grouped_gemm_config`.
-
-    Returns
-    -------
-    PairChoice
-        The least of both latencies and the preparation, once or twice.
-
-    Raises
-    ------
-    ProblemTypeError, ProblemError, NoModelError, ArchError
-        As `choose_grouped_gemm_config` does; also if ``align_us`` is negative.
-    """
-    if not align_us >= 0.0:
-        raise ProblemError(f"align_us must not be negative, got {align_us!r}")
-    sizes = tuple(group_sizes)
-    best = []
-    for (n, k), layout in ((up, up_layout), (down, "nk")):
-        problem = GroupedGemmProblem(sizes, n, k, dtype, layout)
-        by_height: dict[int, RankedConfig] = {}
-        for ranked in rank_grouped_gemm(problem, arch=arch, num_sms=num_sms):
-            by_height.setdefault(int(ranked.config["block_m"]), ranked)
-        best.append(by_height)
-    of_up, of_down = best
-    must_share = math.isinf(align_us)
-    price_us = 0.0 if must_share else align_us
-    pairs = [
-        (a.latency_us + b.latency_us + price_us * (1 if height == other else 2), height != other, height, other)
-        for height, a in of_up.items()
-        for other, b in of_down.items()
-        if height == other or not must_share
-    ]
-    if not pairs:
-        raise NoModelError(f"no tile height has a configuration for both projections, {up} and {down}")
-    latency_us, is_separate, height, other = min(pairs)
-    return PairChoice(of_up[height].config, of_down[other].config, not is_separate, latency_us)
-
-
 def find_forms(dtype: str, layout: str, arch: str | None, num_sms: int | None) -> GroupedForms:
     """Return the forms that answer; those of plain weights stand in for gated ones that have no model of their own.
 
@@ -308,17 +223,52 @@ def find_forms(dtype: str, layout: str, arch: str | None, num_sms: int | None) -
     )
 
 
+def chooser_for(
+    model: FamilyFile, problem: GroupedGemmProblem, num_sms: int | None = None, *, use_exact: bool = True
+) -> FamilyChooser:
+    """Return what chooses among the configurations of a model that are legal for a problem, mapped as it is.
+
+    Predicts what `GroupedForms.latencies` does, for whoever asks about one problem only.
+
+    Parameters
+    ----------
+    model : FamilyFile
+        Of grouped GEMM and the problem's dtype.
+    problem : GroupedGemmProblem
+        To be asked about by its ``dims``.
+    num_sms : int, optional
+        SMs that launches may use; the model's own count if not given.
+    use_exact : bool, default=True
+        Whether a measured key is looked up.
+    """
+    arch = find_arch(model.arch)
+
+    def shape(dims: tuple[int, ...], config: KernelConfig) -> LaunchShape:
+        if problem.is_empty:
+            return LaunchShape(0, 0, 0, 0)
+        return map_grouped_gemm(problem, config, arch).launch_shape()
+
+    needs_alignment = problem.alignment < TMA_ALIGNMENT
+    legal = {form.config for form in model.forms if not (needs_alignment and form.config["load"] == "tma")}
+    # What was measured is the histogram that the key stands for; another of the same key is not it.
+    is_measured = problem.layout == model.layout and problem.canonical() == problem
+    return FamilyChooser(model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured)
+
+
+def find_model(problem: GroupedGemmProblem, device: Device) -> FamilyFile:
+    """Return the model that answers for a problem; raises as `find_forms` does."""
+    return find_forms(problem.dtype, problem.layout, device.arch.name, device.num_sms).model
+
+
 def _choose(forms: GroupedForms, problem: GroupedGemmProblem) -> FamilyChoice:
     legal = forms.legal(problem)
     if not legal:
         raise NoModelError(f"{forms.model.path}: no configuration is legal for {problem}")
     if problem.is_empty:
         return FamilyChoice(forms.configs[legal[0]], Source.EMPTY, 0.0)
-    # What was measured is the histogram that the key stands for; another of the same key is not it.
-    if problem.dims in forms.model.exact and problem.layout == forms.model.layout and problem.canonical() == problem:
-        usable = {forms.configs[index] for index in legal}
-        choice = FamilyChooser(forms.model, forms.shape, forms.num_sms, usable=usable).choose(problem.dims)
-        if choice is not None:
+    if problem.dims in forms.model.exact:
+        choice = chooser_for(forms.model, problem, forms.num_sms).choose(problem.dims)
+        if choice is not None and choice.source is Source.EXACT:
             return choice
     latencies = forms.latencies(problem, legal)
     place = min(range(len(legal)), key=latencies.__getitem__)

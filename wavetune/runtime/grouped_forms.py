@@ -103,7 +103,7 @@ class GroupedForms:
         latencies = []
         for index in indices:
             block_m, block_n, block_k, group_m, width, has_surplus, terms = self._forms[index]
-            launch, wave, wave_trip, depth_trip, work, work_trip, per_mb = terms
+            launch, wave, wave_trip, depth_trip, work, work_trip, longest, makespan, per_mb = terms
             columns, trips = -(-n // block_n), -(-k // block_k)
             grid = rows[block_m] * columns
             moved = compulsory
@@ -114,6 +114,7 @@ class GroupedForms:
                 + (wave + wave_trip * trips) * -(-grid // width)
                 + depth_trip * trips * -(-grid // num_sms)
                 + (work + work_trip * trips) * grid / num_sms
+                + (longest + makespan * max(1.0, grid / num_sms)) * trips
                 + per_mb * moved / BYTES_PER_MB
             )
             if factors is not None:

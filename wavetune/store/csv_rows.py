@@ -110,11 +110,11 @@ class Rejection:
 
 
 class _Dimensions(dict[str, int]):
-    """Cell text to a problem size; 0 where it is none."""
+    """Cell text to a problem size; -1 where it is none."""
 
     def __missing__(self, text: str) -> int:
-        value = int(text) if _INTEGER.fullmatch(text) else 0
-        self[text] = value if 0 < value <= MAX_DIMENSION else 0
+        value = int(text) if _INTEGER.fullmatch(text) else -1
+        self[text] = value if 0 <= value <= MAX_DIMENSION else -1
         return self[text]
 
 
@@ -256,7 +256,7 @@ def _parse_chunks(
         latency_us = np.array([latencies[text] for text in cells[column["latency_us"]]], dtype=np.float64)
         keys = list(zip(*(cells[column[name]] for name in configs.names), strict=True))
         config_index = np.array([configs[key] for key in keys], dtype=np.int64)
-        good = (dims > 0).all(axis=1) & (latency_us > 0) & (config_index >= 0)
+        good = (dims >= _least_sizes(configs.spec)).all(axis=1) & (latency_us > 0) & (config_index >= 0)
         for row in np.flatnonzero(~good):
             bad[int(lines[row])] = _explain(whole[row][1], keys[row], column, configs, dimensions)
         for line in sorted(bad):
@@ -266,12 +266,16 @@ def _parse_chunks(
         yield FileRows((), dims[good], config_index[good], latency_us[good], lines[good], len(chunk))
 
 
+def _least_sizes(spec: KernelSpec) -> list[int]:
+    return [int(name not in spec.zero_dims) for name in spec.dims]
+
+
 def _explain(
     row: list[str], key: tuple[str, ...], column: dict[str, int], configs: _Configs, dimensions: _Dimensions
 ) -> str:
-    for name in configs.spec.dims:
-        if not dimensions[row[column[name]]]:
-            return f"{name} must be an integer in [1, {MAX_DIMENSION}], got {row[column[name]]!r}"
+    for name, least in zip(configs.spec.dims, _least_sizes(configs.spec), strict=True):
+        if dimensions[row[column[name]]] < least:
+            return f"{name} must be an integer in [{least}, {MAX_DIMENSION}], got {row[column[name]]!r}"
     if key in configs.reasons:
         return configs.reasons[key]
     return f"latency_us must be a positive, finite number, got {row[column['latency_us']]!r}"

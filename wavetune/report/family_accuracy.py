@@ -1,0 +1,113 @@
+"""Ask a model of any kernel family about every problem of an exhaustive sweep, as `wavetune.report.accuracy` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from wavetune.errors import MeasurementError
+from wavetune.report.accuracy import AccuracyReport, ShapeResult, fastest, summarise_results
+from wavetune.report.metrics import NEAR_BEST
+from wavetune.runtime.families import chooser_for
+from wavetune.runtime.family_chooser import FamilyChooser
+from wavetune.runtime.family_file import FamilyFile
+from wavetune.store.record import make_problem
+from wavetune.store.table import MeasurementTable
+
+ChooserOf = Callable[[tuple[int, ...]], FamilyChooser]
+"""Gives what answers a key."""
+
+
+@dataclass(frozen=True)
+class JudgedShapes:
+    """Problems of a sweep, judged.
+
+    Parameters
+    ----------
+    results : tuple of ShapeResult
+        One a problem.
+    errors : tuple of float
+        Absolute relative prediction errors of configurations near the best.
+    """
+
+    results: tuple[ShapeResult, ...]
+    errors: tuple[float, ...]
+
+
+def evaluate_family(model: FamilyFile, sweep: MeasurementTable, *, with_exact: bool = False) -> AccuracyReport:
+    """Evaluate the model of a family on an exhaustive sweep.
+
+    Parameters
+    ----------
+    model : FamilyFile
+        The model.
+    sweep : MeasurementTable
+        Every problem measured with many configurations.
+    with_exact : bool, default=False
+        Whether the exact table may answer.
+
+    Raises
+    ------
+    MeasurementError
+        If sweep and model are of different kernels, dtypes or layouts, or the sweep is empty.
+    NoModelError
+        If the kernel is no family of the runtime.
+    """
+    for name, ours, theirs in (
+        ("kernel", model.kernel, sweep.spec.name),
+        ("dtype", model.dtype, sweep.dtype),
+        ("layout", model.layout, sweep.layout),
+    ):
+        if ours != theirs:
+            raise MeasurementError(f"the model is for {name} {ours}, the sweep for {theirs}")
+    if not len(sweep):
+        raise MeasurementError("the sweep has no measurements to compare with")
+
+    def chooser_of(dims: tuple[int, ...]) -> FamilyChooser:
+        return chooser_for(model, make_problem(model.kernel, dims, model.dtype, model.layout), use_exact=with_exact)
+
+    judged = judge_shapes(model, sweep, chooser_of)
+    return summarise_results(judged.results, judged.errors)
+
+
+def judge_shapes(model: FamilyFile, sweep: MeasurementTable, chooser_of: ChooserOf) -> JudgedShapes:
+    """Compare the choice for every problem of a sweep that has two latencies or more with the best of them."""
+    position = {entry.config: index for index, entry in enumerate(sweep.configs)}
+    default = position.get(model.forms[model.default_index].config)
+    results: list[ShapeResult] = []
+    errors: list[float] = []
+    problems, latency = sweep.latency_matrix()
+    for sizes, measured in zip(problems.tolist(), latency, strict=True):
+        if np.count_nonzero(~np.isnan(measured)) < 2:
+            continue
+        dims = tuple(sizes)
+        chooser = chooser_of(dims)
+        choice = chooser.choose(dims)
+        if choice is None:
+            continue
+        ranked = chooser.rank(dims)
+        columns = [position[entry.config] for entry in ranked if entry.config in position]
+        index = position.get(choice.config)
+        best = int(np.nanargmin(measured))
+        best_us = float(measured[best])
+        results.append(
+            ShapeResult(
+                dims,
+                choice.config,
+                sweep.configs[best].config,
+                choice.source,
+                choice.latency_us,
+                float(measured[index]) if index is not None else float("nan"),
+                best_us,
+                default_us=float(measured[default]) if default is not None else float("nan"),
+                top3_us=fastest(measured[columns[:3]]),
+                top8_us=fastest(measured[columns[:8]]),
+            )
+        )
+        for entry in ranked:
+            row = position.get(entry.config)
+            if row is not None and measured[row] <= NEAR_BEST * best_us:
+                errors.append(abs(entry.latency_us / measured[row] - 1.0))
+    return JudgedShapes(tuple(results), tuple(errors))
