@@ -15,9 +15,11 @@ from wavetune.store.csv_io import ReadResult, read_measurements
 from wavetune.store.read_report import FileReport
 from wavetune.store.table import MeasurementTable, concatenate
 
-SWEEP_CONFIGS = 16
-"""A file whose problems have at least so many configurations each (median) is an exhaustive sweep: recorded sweeps
-have 330, recorded wave-structured points 3."""
+SWEEP_CONFIGS = 5
+SWEEP_SHARE = 0.9
+"""A file sweeps configurations over problems if at least this share of its rows belongs to problems with at least so
+many configurations. Of recorded sweeps all rows do, of the layers of a live calibration 98 %, of wave-structured points
+75 to 81 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,5 +94,5 @@ def read_recording(
 def looks_exhaustive(read: ReadResult) -> bool:
     """Tell a sweep of many configurations over each problem from wave-structured points."""
     problem_index = read.table.problems()[1]
-    per_problem = float(np.median(np.bincount(problem_index)))
-    return per_problem >= min(SWEEP_CONFIGS, len(read.table.configs))
+    per_row = np.bincount(problem_index)[problem_index]
+    return float(np.mean(per_row >= min(SWEEP_CONFIGS, len(read.table.configs)))) >= SWEEP_SHARE
