@@ -3,8 +3,8 @@
 Checks every configuration, sweeps them over held-out problems (prefill from 128 to 16384 tokens; decode up to 256
 sequences and 65536 keys; expert layers of Qwen3-30B-A3B and DeepSeek-V3 under other skews), asks the model, and times
 the chosen, the best three of its ranking, the best of the sweep, the default and the launcher's fixed rule again,
-against each other, as CUDA graphs over rotating buffers. Grouped GEMM has rivals beside, see `grouped_rivals`. Needs a
-GPU.
+against each other, as CUDA graphs over rotating buffers. Grouped GEMM has rivals beside, see `grouped_rivals`. Goes on
+where it was stopped. Needs a GPU.
 
     python benchmarks/family_holdout.py --kernel attention --model attention-bf16-d128.json --problems 64 --out holdout
 """
@@ -68,23 +68,23 @@ def main() -> None:
     arch, begin = find_arch(model.arch), time.perf_counter()
 
     runner = TritonRunner(arch, model.kernel, model.dtype, model.layout)
-    prepared = runner.prepare(find_family(model.kernel).configs(arch, model.dtype))
-    for failure in prepared.failures:
-        print(f"not usable: {list(failure.config.values())} {failure.status}: {failure.detail[:150]}")
-    seconds = {"prepare": time.perf_counter() - begin}
     problems = held_out(model, args.problems, arch)
     rivals = GroupedRivals(problems, arch) if model.kernel == "grouped_gemm" else None
-    points = plan(model, problems, prepared.compiled, arch, rivals)
     with MeasurementStore(args.out / f"{args.model.stem}-holdout.sqlite", runner.environment()) as store:
-        store.record_compiled(prepared.compiled)
-        store.record(runner.measure(points))
+        if not store.compiled_configs():
+            prepare(runner, find_family(model.kernel).configs(arch, model.dtype), store)
+        compiled = store.compiled_configs()
+        seconds = {"prepare": time.perf_counter() - begin}
+        points = plan(model, problems, compiled, arch, rivals)
+        done = store.done_points()
+        store.record(runner.measure([point for point in points if point not in done]))
         table = store.to_table(
             find_kernel_spec(model.kernel), dtype=model.dtype, layout=model.layout, exhaustive_strata=(STRATUM,)
         )
     sweep = table.select(table.exhaustive)
     write_measurements(args.out / f"{args.model.stem}-holdout.csv.gz", sweep)
     seconds["sweep"] = time.perf_counter() - begin - seconds["prepare"]
-    print(f"{len(prepared.compiled)} configurations, {len(points)} points, {len(points) - len(table)} failed")
+    print(f"{len(compiled)} configurations, {len(points)} points, {len(points) - len(table)} failed")
 
     policies = rivals.policies(table, sweep) if rivals is not None else {}
     with Comparison(arch, model) as comparison:
@@ -113,6 +113,14 @@ def main() -> None:
     print(json.dumps(summary, indent=1))
     for row in sorted(rows, key=lambda row: row["efficiency"])[:8]:
         print(json.dumps(row))
+
+
+def prepare(runner: TritonRunner, configs: Sequence[KernelConfig], store: MeasurementStore) -> None:
+    """Compile and check configurations; the store keeps those that may be timed."""
+    prepared = runner.prepare(configs)
+    for failure in prepared.failures:
+        print(f"not usable: {list(failure.config.values())} {failure.status}: {failure.detail[:150]}")
+    store.record_compiled(prepared.compiled)
 
 
 def held_out(model: FamilyFile, n_problems: int, arch: ArchSpec) -> list[Problem]:
