@@ -1,6 +1,7 @@
 """Settings of every test run."""
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,15 @@ from wavetune.runtime.settings import SETTINGS, configure, reread
 # Deadlines measure the machine, not the code: two cores are shared with the rest of the run.
 settings.register_profile("wavetune", deadline=None)
 settings.load_profile("wavetune")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give a process one thread, before NumPy counts the cores: on two cores, those of two workers wait for each other.
+
+    It also decides the last bits of a fit.
+    """
+    if config.option.markexpr != "gpu":
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

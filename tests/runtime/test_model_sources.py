@@ -136,7 +136,7 @@ def test_only_another_major_release_of_triton_is_foreign(
     """A file is refused if its provenance names a release, one is installed, and the major numbers differ."""
     first, second = folders
     write_model(make_model(provenance={where: {"triton": recorded}}), first / ARCH / NAME)
-    monkeypatch.setattr("wavetune.runtime.user_store.triton_release", lambda: installed)
+    monkeypatch.setattr("wavetune.runtime.installed.triton_release", lambda: installed)
     table = wavetune.explain_choice(*SIZES, arch=ARCH).table
     assert table == str((second if is_refused else first) / ARCH / NAME)
 

@@ -94,7 +94,7 @@ def test_octaves_end_at_powers_of_two(model: ModelFile) -> None:
 def test_tma_is_never_chosen_below_its_alignment(model: ModelFile, dims: tuple[int, int, int], alignment: int) -> None:
     """Below 16 bytes no answer and no runner-up loads with TMA, however fast it is."""
     fastest_by_far = replace(
-        model, forms=(*model.forms[:2], replace(model.forms[2], coefficients=(0.01,) * 10), model.forms[3])
+        model, forms=(*model.forms[:2], model.forms[2]._replace(coefficients=(0.01,) * 10), model.forms[3])
     )
     ask = chooser(fastest_by_far)
     problem = GemmProblem(*dims, alignment=alignment)

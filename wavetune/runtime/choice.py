@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from wavetune.core.config import KernelConfig
 
@@ -20,8 +21,7 @@ class Source(StrEnum):
     FORCED = "forced"
 
 
-@dataclass(frozen=True, slots=True)
-class RankedConfig:
+class RankedConfig(NamedTuple):
     """A configuration and its predicted latency in microseconds."""
 
     config: KernelConfig

@@ -25,10 +25,10 @@ MAX_READY = 4096
 """Cells that are remembered for a numerics class, or because the file has nothing there; the file's own are as many as
 it has."""
 
-ReadyCell = tuple[tuple[KernelConfig, ...], tuple[Entry, ...]]
-"""Configurations, and their forms made ready; no forms if the first configuration is the answer."""
+ReadyCell = tuple[int, tuple[Entry, ...]]
+"""The form that answers everywhere, -1 if there are several; those, made ready."""
 
-NO_CELL: ReadyCell = ((), ())
+NO_CELL: ReadyCell = (-1, ())
 
 
 class GemmChooser:
@@ -93,10 +93,12 @@ class GemmChooser:
                 return NO_CELL
             # Which forms can win was found for the whole GPU; their corrections hold on a part of it as well.
             candidates = range(self.model.n_modelled) if self.is_scaled else cell.candidates
-            configs = tuple(self.configs[index] for index in candidates)
             # A lone candidate that is always legal needs no evaluation.
-            is_decided = len(configs) == 1 and configs[0]["split_k"] == 1
-            ready = self.ready[key] = (configs, () if is_decided else self.forms.corrected(cell, candidates))
+            if len(candidates) == 1 and self.configs[candidates[0]]["split_k"] == 1:
+                ready = (candidates[0], ())
+            else:
+                ready = (-1, self.forms.corrected(cell, candidates))
+            self.ready[key] = ready
         return ready
 
     def choose(self, problem: GemmProblem) -> KernelConfig:
@@ -242,12 +244,12 @@ class GemmChooser:
         return self._illegal_reason(problem, index) is None
 
     def _fastest(self, m: int, n: int, k: int, cell: Cell) -> KernelConfig | None:
-        configs, entries = self.ready_cell(cell)
-        if not configs:
-            position, configs = self.search.fastest(m, n, k, cell)[0], self.configs
-        else:
-            position = self.forms.fastest(m, n, k, entries)[0] if entries else 0
-        return configs[position] if position >= 0 else None
+        index, entries = self.ready_cell(cell)
+        if entries:
+            index = self.forms.fastest(m, n, k, entries)[0]
+        elif index < 0:
+            index = self.search.fastest(m, n, k, cell)[0]
+        return self.configs[index] if index >= 0 else None
 
     def _fastest_of(self, m: int, n: int, k: int, key: Cell, layer: LayerForms) -> KernelConfig | None:
         entries = self._ready_members.get((key, layer))
@@ -257,8 +259,8 @@ class GemmChooser:
             if len(self._ready_members) >= MAX_READY:
                 self._ready_members.clear()
             self._ready_members[key, layer] = entries
-        position = self.forms.fastest(m, n, k, entries)[0]
-        return self.configs[layer.members[position]] if position >= 0 else None
+        index = self.forms.fastest(m, n, k, entries)[0]
+        return self.configs[index] if index >= 0 else None
 
     def _all_latencies(self, dims: tuple[int, int, int]) -> list[float]:
         cell = self.model.cells.get(tuple((size - 1).bit_length() for size in dims))

@@ -12,6 +12,7 @@ from typing import Any
 
 from wavetune.core.config import find_kernel_spec
 from wavetune.errors import ModelFileError, WavetuneError
+from wavetune.runtime.cell_rows import CellRows
 from wavetune.runtime.document_reader import DocumentReader
 from wavetune.runtime.json_document import (
     block,
@@ -41,7 +42,9 @@ def read_model(path: str | os.PathLike[str]) -> ModelFile:
 def decode_model(data: bytes, name: str) -> ModelFile:
     """Decode the bytes of a model file; ``name`` is used in errors. See `read_model`."""
     reader = DocumentReader(name)
-    document, digest = parse_document(data, reader, schema=SCHEMA, version=SCHEMA_VERSION)
+    document, digest = parse_document(
+        data, reader, schema=SCHEMA, version=SCHEMA_VERSION, last=("cells", CellRows.from_text)
+    )
     try:
         return reader.model(document, digest)
     except WavetuneError as error:

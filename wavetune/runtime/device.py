@@ -8,7 +8,6 @@ from typing import Any
 
 from wavetune.core.arch import ARCHS, ArchSpec, find_arch
 from wavetune.errors import ArchError, RunnerError
-from wavetune.runtime import nvml
 from wavetune.runtime.settings import settings
 
 ARCH_VARIABLE = "WAVETUNE_ARCH"
@@ -131,6 +130,8 @@ def forget_devices() -> None:
 
 
 def _ask_driver() -> Device:
+    from wavetune.runtime import nvml  # Only where no GPU is named.
+
     try:
         found = nvml.describe_visible(0)
     except RunnerError as error:

@@ -12,6 +12,7 @@ from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GEMM_LAYOUTS, MAX_DIMENSION, GemmProblem
 from wavetune.errors import ConfigError, ModelFileError
 from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason
+from wavetune.runtime.cell_rows import CellRows
 from wavetune.runtime.model_file import Cell, ExactEntry, LaunchForm, MicroChoice, ModelFile
 from wavetune.waves.terms import TERMS
 
@@ -192,11 +193,16 @@ class DocumentReader:
             self.fail(f"{field}.macro", "not the fields of its forms")
         return MicroChoice(spec.macro_of(forms[index[0]].config), trips, index)
 
-    def _cells(self, document: dict[str, Any], n_dims: int, n_modelled: int) -> dict[tuple[int, ...], Cell]:
+    def _cells(self, document: dict[str, Any], n_dims: int, n_modelled: int) -> Mapping[tuple[int, ...], Cell]:
+        document_cells = self._get(document, "cells")
+        if isinstance(document_cells, CellRows):
+            if (document_cells.n_dims, document_cells.n_forms) == (n_dims, n_modelled):
+                return document_cells
+            document_cells = document_cells.parsed()
         cells: dict[tuple[int, ...], Cell] = {}
         octaves = {str(octave): octave for octave in range(_MAX_OCTAVE + 1)}
         legal_candidates, legal_corrections = set(range(n_modelled)), set(range(-_MAX_PERMILLE, _MAX_PERMILLE + 1))
-        for name, value in self._as_object(self._get(document, "cells"), "cells").items():
+        for name, value in self._as_object(document_cells, "cells").items():
             parts = name.split(",")
             if len(parts) != n_dims or not octaves.keys() >= set(parts):
                 self.fail(f"cells[{name}]", f"the key must be {n_dims} octaves from 0 to {_MAX_OCTAVE}")

@@ -19,12 +19,13 @@ GFLOP_PER_PRODUCT = 2.0 / FLOPS_PER_GFLOP
 """A multiply-add counts as two."""
 
 Form = tuple[float, ...]
-"""One form made ready: block_m, block_n, block_k, split_k, group_m, wave width; then its coefficients in the order of
-`wavetune.waves.terms.TERMS`, those of ``work`` and ``work_trip`` for one CTA instead of one CTA an SM."""
+"""One form made ready, in floats: minus block_m, minus block_n, minus block_k, split_k, group_m, minus the wave width;
+then its coefficients in the order of `wavetune.waves.terms.TERMS`, those of ``work`` and ``work_trip`` for one CTA
+instead of one CTA an SM. What sizes are divided by is negative: floor division then gives minus the ceiling."""
 
-Entry = tuple[float, Form]
-"""A correction factor and the form that it belongs to. Cells share the forms: a few dozen of them stay in the CPU's
-cache, where numbers of its own for every cell would not (1.5 times the time of a new shape)."""
+Entry = tuple[int, float, Form]
+"""Index of a form in the file, a correction factor, and the form. Cells share the forms: a few dozen of them stay in
+the CPU's cache, where numbers of its own for every cell would not (1.5 times the time of a new shape)."""
 
 
 class GemmForms:
@@ -43,8 +44,8 @@ class GemmForms:
     ----------
     input_mb, output_mb : float
         Megabytes of an element.
-    num_sms : int
-        As given.
+    minus_sms : float
+        Minus the SMs.
     reusable_mb : float
         What of B can stay in the cache.
     onset_gflop : float
@@ -57,7 +58,7 @@ class GemmForms:
         dtype = find_dtype(model.dtype)
         self.input_mb = dtype.input_bytes / BYTES_PER_MB
         self.output_mb = dtype.output_bytes / BYTES_PER_MB
-        self.num_sms = num_sms
+        self.minus_sms = -float(num_sms)
         self.reusable_mb = reusable_l2_bytes(arch.l2_bytes) / BYTES_PER_MB
         self.onset_gflop = sustained_onset_gflop(arch)
         entries: list[Entry] = []
@@ -67,31 +68,27 @@ class GemmForms:
                 int(form.config[name]) for name in ("block_m", "block_n", "block_k", "split_k", "group_m")
             )
             launch, wave, wave_trip, depth_trip, work, work_trip, *rest = form.coefficients
-            compulsory, reread, workspace, sustained = rest
             if form.ctas_per_sm == 1:
                 # Waves and depth are the same number; the loop skips a depth that counts for nothing.
                 wave_trip, depth_trip = wave_trip + depth_trip, 0.0
             ready = (
-                block_m, block_n, block_k, split_k, group_m, form.ctas_per_sm * num_sms,
-                launch, wave, wave_trip, depth_trip, work / num_sms, work_trip / num_sms,
-                compulsory, reread, workspace, sustained,
+                *map(float, (-block_m, -block_n, -block_k, split_k, group_m, -form.ctas_per_sm * num_sms)),
+                launch, wave, wave_trip, depth_trip, work / num_sms, work_trip / num_sms, *rest,
             )  # fmt: skip
-            entries.append((1.0, ready))
+            entries.append((len(entries), 1.0, ready))
         self.all_entries: tuple[Entry, ...] = tuple(entries)
 
     def corrected(self, cell: Cell, indices: Iterable[int]) -> tuple[Entry, ...]:
         """Make forms ready for one cell: with its correction factors, in the order of ``indices``."""
         return tuple(
-            (math.exp(cell.correction_permille[index] / 1000), self.all_entries[index][1]) for index in indices
+            (index, math.exp(cell.correction_permille[index] / 1000), self.all_entries[index][2]) for index in indices
         )
 
     def latencies(self, m: int, n: int, k: int, entries: Iterable[Entry]) -> list[float]:
         """Predict microseconds for each entry: one positive latency each, legal or not; parameters as `fastest`."""
-        return [self.fastest(m, n, k, (entry,), only_legal=False)[1] for entry in entries]
+        return [self.fastest(m, n, k, (entry,), False)[1] for entry in entries]
 
-    def fastest(
-        self, m: int, n: int, k: int, entries: Iterable[Entry], *, only_legal: bool = True
-    ) -> tuple[int, float]:
+    def fastest(self, m: int, n: int, k: int, entries: Iterable[Entry], only_legal: bool = True) -> tuple[int, float]:
         """Find the entry with the smallest predicted latency.
 
         Parameters
@@ -106,44 +103,43 @@ class GemmForms:
         Returns
         -------
         index : int
-            Position of the entry; of equal ones, the first; -1 if there is none.
+            Of the form; of equal ones, that of the first entry; -1 if there is none.
         latency_us : float
             Its latency, microseconds.
         """
-        # Floor division of a negative is minus the ceiling; in products of two of them the signs cancel. Sizes stay
-        # ints: Python divides those fastest. Trips are a float, since they are multiplied with floats alone.
-        minus_m, minus_n, minus_k, num_sms = -m, -n, -k, self.num_sms
-        weight = n * k
+        # All in floats, exact below 2**53: Python computes with two of them three times as fast as with an int and one.
+        rows, columns, depth = 1.0 * m, 1.0 * n, 1.0 * k
+        minus_sms = self.minus_sms
+        weight, area = columns * depth, rows * columns
         excess_mb = weight * self.input_mb - self.reusable_mb
-        compulsory_mb = (weight + m * k) * self.input_mb + m * n * self.output_mb
-        sustained_gflop = m * weight * GFLOP_PER_PRODUCT - self.onset_gflop
+        compulsory_mb = (weight + rows * depth) * self.input_mb + area * self.output_mb
+        sustained_gflop = rows * weight * GFLOP_PER_PRODUCT - self.onset_gflop
         if sustained_gflop < 0.0:
             sustained_gflop = 0.0
-        fastest, fastest_us, index = -1, math.inf, -1
-        for factor, (
-            block_m, block_n, block_k, split_k, group_m, width,
+        fastest, fastest_us = -1, math.inf
+        for index, factor, (
+            minus_block_m, minus_block_n, minus_block_k, split_k, group_m, minus_width,
             launch, wave, wave_trip, depth_trip, work, work_trip, compulsory, reread, workspace, sustained,
         ) in entries:  # fmt: skip
-            index += 1
-            tiles_m = -(minus_m // block_m)
-            minus_grid = tiles_m * (minus_n // block_n)
-            trips = minus_k // block_k * -1.0
+            minus_tiles_m = rows // minus_block_m
+            grid = minus_tiles_m * (columns // minus_block_n)
+            minus_trips = depth // minus_block_k
             latency = launch + compulsory * compulsory_mb + sustained * sustained_gflop
-            if split_k != 1:
-                if split_k > trips and only_legal:
+            if split_k != 1.0:
+                if split_k > -minus_trips and only_legal:
                     continue
-                minus_grid *= split_k
-                trips = -(-trips // split_k)
-                latency += workspace * (8 * m * n * split_k / BYTES_PER_MB)
-            latency -= minus_grid * (work + work_trip * trips)
-            latency -= minus_grid // width * (wave + wave_trip * trips)
+                grid *= split_k
+                minus_trips = minus_trips // split_k
+                latency += workspace * (8.0 * area * split_k / BYTES_PER_MB)
+            latency += grid * (work - work_trip * minus_trips)
+            latency -= grid // minus_width * (wave - wave_trip * minus_trips)
             # Every term only adds: a form that is too slow already needs no more of them.
             if latency * factor >= fastest_us:
                 continue
             if depth_trip:
-                latency -= minus_grid // num_sms * (depth_trip * trips)
-            if excess_mb > 0.0 and tiles_m > group_m:
-                latency += reread * excess_mb * (-(-tiles_m // group_m) - 1)
+                latency += grid // minus_sms * (depth_trip * minus_trips)
+            if excess_mb > 0.0 and -minus_tiles_m > group_m:
+                latency -= reread * excess_mb * (minus_tiles_m // group_m + 1.0)
             latency *= factor
             if latency < fastest_us:
                 fastest, fastest_us = index, latency

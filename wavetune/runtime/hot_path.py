@@ -8,7 +8,7 @@ from wavetune.core.config import KernelConfig
 from wavetune.core.problem import CONTIGUOUS, GemmProblem
 from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.choice import Source
-from wavetune.runtime.chooser import GemmChooser
+from wavetune.runtime.chooser import NO_CELL, GemmChooser
 from wavetune.runtime.misses import MissList
 
 INFO = logging.INFO
@@ -52,15 +52,13 @@ class HotPath:
         if config is not None:
             return config
         cell = ((m - 1).bit_length(), (n - 1).bit_length(), (k - 1).bit_length())
-        configs, entries = self._ready.get(cell) or self._ready_cell(cell)
+        index, entries = self._ready.get(cell) or self._ready_cell(cell)
         if entries:
-            position = self._fastest(m, n, k, entries)[0]
-        elif configs:
-            position = 0
-        else:
-            position, configs = self._search(m, n, k, cell)[0], self._configs
-        # Without a position every candidate splits k into more parts than there are trips.
-        config = configs[position] if position >= 0 else self._without_candidates(m, n, k)
+            index = self._fastest(m, n, k, entries)[0]
+        elif index < 0:
+            index = self._search(m, n, k, cell)[0]
+        # Without an index every candidate splits k into more parts than there are trips.
+        config = self._configs[index] if index >= 0 else self._without_candidates(m, n, k)
         if _is_logged(INFO):
             self._misses.add(sizes, TMA_ALIGNMENT, self.source_of(m, n, k))
         return config
@@ -79,7 +77,7 @@ class HotPath:
         """Return where an answer of `choose` that is not exact comes from."""
         cell = ((m - 1).bit_length(), (n - 1).bit_length(), (k - 1).bit_length())
         # On part of the GPU, forms decide that were measured on the whole of it.
-        is_near = not self._chooser.is_scaled and bool(self._ready_cell(cell)[0])
+        is_near = not self._chooser.is_scaled and self._ready_cell(cell) is not NO_CELL
         return Source.NEAREST if is_near else Source.MODEL
 
     def _without_candidates(self, m: int, n: int, k: int) -> KernelConfig:

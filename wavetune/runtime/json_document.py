@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from wavetune.errors import ModelFileError
 from wavetune.runtime.document_reader import DocumentReader
 
+_BUILT_IN = ("_sha2", "_sha256")
+"""Modules of the interpreter with SHA-256 alone, since and before Python 3.12."""
+
 _DIGEST_MARK = b'"digest": "sha256:'
 _DIGEST_HEX = 64
 
 
-def parse_document(data: bytes, reader: DocumentReader, *, schema: str, version: int) -> tuple[dict[str, Any], str]:
+def parse_document(
+    data: bytes,
+    reader: DocumentReader,
+    *,
+    schema: str,
+    version: int,
+    last: tuple[str, Callable[[str], object | None]] | None = None,
+) -> tuple[dict[str, Any], str]:
     """Parse the bytes of a file and check what every kind of file has: schema, version and digest.
 
     Parameters
@@ -29,11 +41,14 @@ def parse_document(data: bytes, reader: DocumentReader, *, schema: str, version:
         What the file must be.
     version : int
         Newest schema version that can be read.
+    last : tuple of str and callable, optional
+        Name of the last field, an object with one entry a line, and what may check and keep those lines as they are;
+        where it returns None, they are parsed like the rest.
 
     Returns
     -------
     document : dict
-        The JSON object; its other fields are unchecked.
+        The JSON object; its other fields are unchecked, but for what ``last`` kept.
     digest : str
         ``sha256:`` and 64 hexadecimal digits.
 
@@ -44,6 +59,9 @@ def parse_document(data: bytes, reader: DocumentReader, *, schema: str, version:
     """
     try:
         text = data.decode("utf-8")
+        kept = None
+        if last is not None:
+            text, kept = _keep_lines(text, *last)
         document = json.loads(
             text,
             parse_constant=reader.refuse_constant,
@@ -62,6 +80,8 @@ def parse_document(data: bytes, reader: DocumentReader, *, schema: str, version:
         reader.fail("file", "holds an integer of thousands of digits")
     if not isinstance(document, dict):
         reader.fail("file", "not a JSON object")
+    if last is not None and kept is not None:
+        document[last[0]] = kept
     if document.get("schema") != schema:
         reader.fail("schema", f"expected {schema!r}, got {document.get('schema')!r}; this is not a model file")
     found = reader.integer(document, "schema_version", 1)
@@ -146,10 +166,32 @@ def lines(items: Sequence[str], brackets: str) -> str:
     return brackets[0] + "\n    " + ",\n    ".join(items) + "\n  " + brackets[1]
 
 
+def _keep_lines(text: str, field: str, keep: Callable[[str], object | None]) -> tuple[str, object | None]:
+    """Take the lines of the last field out of a file that is laid out as by `encode_document`."""
+    opening, closing = f'\n  "{field}": {{\n', "\n  }\n}\n"
+    start = text.find(opening)
+    if start < 0 or not text.endswith(closing):
+        return text, None
+    kept = keep(text[start + len(opening) : -len(closing)])
+    # JSON has no line breaks inside of strings, so a field begins here, or the rest is no JSON either.
+    return (text, None) if kept is None else (f"{text[: start + len(opening) - 1]}}}\n}}\n", kept)
+
+
 def _digest_of(data: bytes) -> str:
     """Hash the file with its digest blanked out."""
     start = data.find(_DIGEST_MARK)
     if start >= 0:
         start += len(_DIGEST_MARK)
         data = data[:start] + b"0" * _DIGEST_HEX + data[start + _DIGEST_HEX :]
-    return hashlib.sha256(data).hexdigest()
+    return str(_sha256()(data).hexdigest())
+
+
+def _sha256() -> Callable[[bytes], Any]:
+    """Return `hashlib.sha256`, or its twin in the interpreter: hashlib loads OpenSSL, a tenth of a first choice."""
+    for name in () if "hashlib" in sys.modules else _BUILT_IN:
+        with suppress(ImportError, AttributeError):
+            found: Callable[[bytes], Any] = import_module(name).sha256
+            return found
+    import hashlib
+
+    return hashlib.sha256

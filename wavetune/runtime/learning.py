@@ -6,17 +6,19 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from wavetune.errors import NoMeasurerError
-from wavetune.runtime import background
-from wavetune.runtime.measurer import MeasuredChoice, Measurer, MeasureRequest, find_measurer
+
+if TYPE_CHECKING:
+    from wavetune.runtime.measurer import MeasuredChoice, Measurer, MeasureRequest
 
 logger = logging.getLogger("wavetune")
 
 MAX_TRIED = 1 << 16
 """Problems that are known to have been tried; all are forgotten when there are more."""
 
-Learned = Callable[[MeasuredChoice], None]
+Learned = Callable[["MeasuredChoice"], None]
 """Takes the outcome of a measurement."""
 
 
@@ -28,6 +30,8 @@ def require_measurer(kernel: str) -> Measurer:
     NoMeasurerError
         If none is registered; says what registers one.
     """
+    from wavetune.runtime.measurer import find_measurer  # As below: only programs that measure pay for it.
+
     measurer = find_measurer(kernel)
     if measurer is None:
         raise NoMeasurerError(
@@ -88,6 +92,8 @@ class Learner:
         bool
             False if there is no place in the queue: the caller may ask again.
         """
+        from wavetune.runtime import background
+
         if key in self._tried:
             return True
 

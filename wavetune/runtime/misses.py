@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wavetune.core.problem import GemmProblem
 from wavetune.core.shorthand import format_sizes
@@ -26,8 +27,7 @@ MAX_MISSES = 1 << 16
 further ones are not listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResolverKey:
+class ResolverKey(NamedTuple):
     """What a set of tables answers for.
 
     Parameters

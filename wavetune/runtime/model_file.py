@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from wavetune.core.config import KernelConfig
 
@@ -15,8 +15,7 @@ SCHEMA = "wavetune-model"
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchForm:
+class LaunchForm(NamedTuple):
     """One launch configuration of a model.
 
     Parameters
@@ -39,8 +38,7 @@ class LaunchForm:
     coefficients: tuple[float, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """One cell of the nearest table: an octave of each problem size.
 
     Parameters
@@ -55,8 +53,7 @@ class Cell:
     correction_permille: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ExactEntry:
+class ExactEntry(NamedTuple):
     """A measured problem and its best configuration.
 
     Parameters
@@ -71,8 +68,7 @@ class ExactEntry:
     latency_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class MicroChoice:
+class MicroChoice(NamedTuple):
     """The best micro fields of one macro configuration at loop anchors.
 
     Parameters

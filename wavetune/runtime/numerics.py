@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import find_kernel_spec
@@ -23,8 +23,7 @@ MAX_LAYERS = 4096
 """Layers that are remembered; chosen again they are the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerForms:
+class LayerForms(NamedTuple):
     """The forms that may answer for a layer, whatever m.
 
     Parameters

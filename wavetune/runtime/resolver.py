@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from wavetune.core.config import KernelConfig, find_kernel_spec
 from wavetune.core.problem import GemmProblem
@@ -23,19 +22,20 @@ from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.device import Device
 from wavetune.runtime.hot_path import HotPath
 from wavetune.runtime.learning import require_measurer
-from wavetune.runtime.measurer import MeasuredChoice, MeasureRequest
 from wavetune.runtime.misses import ResolverKey, misses_of
 from wavetune.runtime.settings import Settings
 from wavetune.runtime.sources import warn_once
 from wavetune.runtime.tables import KnownChoice, Tables
+
+if TYPE_CHECKING:
+    from wavetune.runtime.measurer import MeasuredChoice
 
 logger = logging.getLogger("wavetune")
 
 _LISTED = (Source.NEAREST, Source.MODEL, Source.MEASURED, Source.DEFAULT)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A configuration and where it comes from.
 
     Parameters
@@ -220,6 +220,8 @@ class Resolver:
 
     def _measure(self, problem: GemmProblem, answer: Answer) -> Answer:
         measurer = require_measurer(self.key.kernel)
+        from wavetune.runtime.measurer import MeasureRequest
+
         if measurer.is_capturing():
             return Answer(answer.config, answer.source, is_final=False)
         settings = self._settings

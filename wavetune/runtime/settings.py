@@ -26,6 +26,9 @@ ON_MISS = ("model", "measure", "default", "error")
 MEASURE_IN = ("inline", "background")
 """Where a miss is measured: in the call that missed, or in a thread of its own."""
 
+STORE_NAME = "choices.db"
+"""The user's store, a file in the cache folder."""
+
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 

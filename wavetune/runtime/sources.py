@@ -56,7 +56,7 @@ def check_triton(name: str, provenance: Any) -> None:
         recorded = facts.get("triton") if isinstance(facts, dict) else None
         if not isinstance(recorded, str) or not recorded[:1].isdecimal():
             continue
-        from wavetune.runtime.user_store import triton_release  # Looks a package up: only where it matters.
+        from wavetune.runtime.installed import triton_release  # Looks a package up: only where it matters.
 
         installed = triton_release()
         if installed and installed.split(".")[0] != recorded.split(".")[0]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
@@ -16,18 +15,17 @@ from wavetune.mapping.numerics import ReductionOrder, reduction_order
 from wavetune.runtime.device import Device
 from wavetune.runtime.learning import Learner
 from wavetune.runtime.locate import all_model_files, model_file_name, model_folders
-from wavetune.runtime.measurer import MeasuredChoice
 from wavetune.runtime.model_file import ModelFile
-from wavetune.runtime.pinned import PinnedTable, read_pinned
-from wavetune.runtime.settings import Settings
+from wavetune.runtime.settings import STORE_NAME, Settings
 from wavetune.runtime.sources import check_triton, find_model, warn_once
 
 if TYPE_CHECKING:
+    from wavetune.runtime.measurer import MeasuredChoice
+    from wavetune.runtime.pinned import PinnedTable
     from wavetune.runtime.user_store import StoredChoice, UserStore
 
 
-@dataclass(frozen=True, slots=True)
-class KnownChoice:
+class KnownChoice(NamedTuple):
     """A measured or pinned answer.
 
     Parameters
@@ -163,8 +161,6 @@ class Tables:
 
 def store_path(settings: Settings) -> Path | None:
     """Return where the user's store is; None without a cache folder."""
-    from wavetune.runtime.user_store import STORE_NAME
-
     return None if settings.cache_dir is None else settings.cache_dir / STORE_NAME
 
 
@@ -195,6 +191,8 @@ def find_pinned(settings: Settings, device: Device) -> PinnedTable | None:
     """Return the pinned table, if there is one for this device; another one is named in one warning."""
     if settings.pinned is None:
         return None
+    from wavetune.runtime.pinned import read_pinned
+
     try:
         table = read_pinned(settings.pinned)
         check_triton(table.path, table.provenance)

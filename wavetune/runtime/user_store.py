@@ -27,10 +27,9 @@ from wavetune.core.problem import MAX_DIMENSION, GemmProblem, Problem
 from wavetune.errors import ArchError, ConfigError, StoreError, WavetuneError
 from wavetune.mapping.legality import gemm_illegal_reason
 from wavetune.runtime.choice_file import ChoiceFile
+from wavetune.runtime.installed import triton_release as triton_release
 from wavetune.runtime.measurer import MeasuredChoice
-
-STORE_NAME = "choices.db"
-"""File name of the store in the user's cache folder."""
+from wavetune.runtime.settings import STORE_NAME as STORE_NAME
 
 RETRY_AFTER_S = 60.0
 """After a failed write, how long choices stay in memory before the file is tried again."""
@@ -225,24 +224,3 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"field {name} is {value!r}, not text")
     return value
-
-
-def triton_release() -> str:
-    """Return the major.minor of the Triton that this process would use, empty if there is none; loads nothing.
-
-    Read off the name of the installed distribution: `importlib.metadata` does the same in 25 ms, most of it imports.
-    """
-    version = getattr(sys.modules.get("triton"), "__version__", None) or _distributed_version("triton")
-    return ".".join(str(version).split(".")[:2])
-
-
-def _distributed_version(name: str) -> str:
-    for folder in sys.path:
-        try:
-            entries = os.listdir(folder or ".")
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.startswith(f"{name}-") and entry.endswith(".dist-info"):
-                return entry.removeprefix(f"{name}-").removesuffix(".dist-info")
-    return ""
