@@ -18,9 +18,10 @@ def evidence_of(residual: float, weight: float = 1.0, n_configs: int = 2) -> Nea
     return NearbyEvidence(PROBLEMS, index, np.full(rows, residual), np.full(rows, weight), n_configs)
 
 
-def factors(evidence: NearbyEvidence, dims: tuple[int, ...], n_configs: int = 2, **options: float) -> np.ndarray:
+def factors(evidence: NearbyEvidence, dims: tuple[int, ...], **options: float) -> np.ndarray:
     """Return the log factor of every configuration on one problem."""
-    return evidence.log_factor(np.array([dims] * n_configs), np.arange(n_configs), **options)
+    factor: np.ndarray = evidence.log_factors(np.array([dims]), **options)[0]
+    return factor
 
 
 def test_doubt_falls_with_the_distance_from_measurements() -> None:
@@ -41,7 +42,7 @@ def test_where_all_were_measured_alike_nothing_is_doubted() -> None:
     dims = np.repeat(PROBLEMS, 3, axis=0)
     index = np.tile(np.arange(3), len(PROBLEMS))
     evidence = NearbyEvidence(dims, index, np.zeros(len(dims)), np.ones(len(dims)), 3)
-    assert np.all(factors(evidence, (80, 5000, 4096), 3) == 0.0)
+    assert np.all(factors(evidence, (80, 5000, 4096)) == 0.0)
 
 
 def test_residuals_are_shrunk_towards_none() -> None:

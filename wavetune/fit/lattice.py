@@ -147,8 +147,8 @@ def choose_candidates(latency_us: FloatArray) -> tuple[int, ...]:
 def distil(
     cells: IntArray,
     n_configs: int,
-    log_factor: Callable[[IntArray, int], FloatArray],
-    form_latency: Callable[[IntArray, int], FloatArray],
+    log_factor: Callable[[IntArray], FloatArray],
+    form_latency: Callable[[IntArray], FloatArray],
 ) -> Lattice:
     """Turn a smooth correction into cells, and choose each cell's candidates.
 
@@ -159,16 +159,14 @@ def distil(
     n_configs : int
         Configurations, the columns of the lattice.
     log_factor, form_latency : callable
-        Take problems (shape (n, n_dims)) and a column; return the natural logarithm of the correction and the
-        uncorrected latency in microseconds, shape (n,).
+        Take problems (shape (n, n_dims)); return the natural logarithm of the correction and the uncorrected latency
+        in microseconds of every configuration, shape (n, n_configs).
     """
     samples = sample_corrections(cells)
     flat = samples.reshape(-1, samples.shape[2])
-    permille = np.zeros((len(cells), n_configs), dtype=np.int64)
-    for column in range(n_configs):
-        permille[:, column] = np.rint(1000.0 * log_factor(flat, column).reshape(samples.shape[:2]).mean(axis=1))
+    factor = log_factor(flat).reshape(*samples.shape[:2], n_configs).mean(axis=1)
+    permille = np.rint(1000.0 * factor).astype(np.int64)
     probes = sample_candidates(cells)
-    flat = probes.reshape(-1, probes.shape[2])
-    form = np.stack([form_latency(flat, column) for column in range(n_configs)], axis=1)
+    form = form_latency(probes.reshape(-1, probes.shape[2]))
     corrected = form.reshape(*probes.shape[:2], n_configs) * np.exp(permille / 1000.0)[:, None, :]
     return Lattice(cells, permille, tuple(choose_candidates(latency) for latency in corrected))

@@ -227,9 +227,9 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
             Microseconds, columns as in ``configs_``.
         """
         check_is_fitted(self, "coefficients_")
-        rows = np.repeat(dims, len(self.configs_), axis=0)
-        fitted = np.tile(np.arange(len(self.configs_)), len(dims))
-        return self._cautious(rows, fitted, doubt=0.0).reshape(len(dims), -1)
+        every = np.arange(len(self.configs_))
+        latency = self._corrected(np.repeat(dims, len(every), axis=0), np.tile(every, len(dims)))
+        return latency.reshape(len(dims), -1) * np.exp(self._nearby(dims, doubt=0.0))
 
     def is_measured_range(self, dims: IntArray) -> BoolArray:
         """Tell which problems are inside the measured range: within ``bound_log2`` of a measured one."""
@@ -304,12 +304,11 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
             latency = latency * np.exp(self.correction_.predict(self._geometry.points(dims, config_index)))
         return latency
 
-    def _cautious(self, dims: IntArray, config_index: IntArray, doubt: float = DOUBT) -> FloatArray:
-        """Predict any fitted configuration as a choice should: with what was measured nearby, and with doubt."""
-        latency = self._corrected(dims, config_index)
-        if self.evidence_ is not None:
-            latency = latency * np.exp(self.evidence_.log_factor(dims, config_index, doubt))
-        return latency
+    def _nearby(self, dims: IntArray, doubt: float = DOUBT) -> FloatArray:
+        """Return the log factor of what was measured nearby, shape (n_problems, n_configs)."""
+        if self.evidence_ is None:
+            return np.zeros((len(dims), len(self.configs_)))
+        return self.evidence_.log_factors(dims, doubt)
 
     def _realistic_ranges(self, training: _Training) -> list[tuple[int, int]]:
         rows = training.dims[training.exhaustive] if training.exhaustive.any() else training.dims
@@ -353,7 +352,7 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         form = self._all_forms(dims)
         rows, columns = np.nonzero(form <= CONTENDER_RATIO * form.min(axis=1, keepdims=True))
         latency = np.full(form.shape, np.inf)
-        latency[rows, columns] = self._cautious(dims[rows], columns)
+        latency[rows, columns] = self._corrected(dims[rows], columns) * np.exp(self._nearby(dims)[rows, columns])
         return latency
 
     def _measured_latency(self, training: _Training) -> FloatArray:
@@ -370,12 +369,19 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         if self.cell_dims is not None:
             cells = cells_of(np.asarray(self.cell_dims, dtype=np.int64).reshape(-1, cells.shape[1]), cells)
 
-        def log_factor(dims: IntArray, column: int) -> FloatArray:
-            fitted = np.full(len(dims), survivors[column])
-            return np.log(self._cautious(dims, fitted) / self._form_latency(dims, fitted))
+        def log_factor(dims: IntArray) -> FloatArray:
+            # Column by column: the features of all at once would take gigabytes.
+            smooth = np.zeros((len(dims), len(survivors)))
+            if self.correction_ is not None:
+                for column, config in enumerate(survivors):
+                    smooth[:, column] = self.correction_.predict(
+                        self._geometry.points(dims, np.full(len(dims), config))
+                    )
+            return smooth + self._nearby(dims)[:, survivors]
 
-        def form_latency(dims: IntArray, column: int) -> FloatArray:
-            return self._form_latency(dims, np.full(len(dims), survivors[column]))
+        def form_latency(dims: IntArray) -> FloatArray:
+            columns = [self._form_latency(dims, np.full(len(dims), config)) for config in survivors]
+            return np.stack(columns, axis=1)
 
         self.lattice_ = distil(cells, len(survivors), log_factor, form_latency)
 

@@ -27,6 +27,9 @@ was 0.960 without doubt and local residuals, 0.962 with residuals alone, and 0.9
 (one H200 calibration of 342 configurations against a sweep of 128 layers, 2026-11)."""
 
 
+_CHUNK = 2048
+
+
 class NearbyEvidence:
     """Residuals of the correction at the realistic problems that each configuration was measured on.
 
@@ -55,22 +58,23 @@ class NearbyEvidence:
         np.add.at(self._weight, at, weight)
         np.add.at(self._residual, at, weight * log_residual)
 
-    def log_factor(self, dims: IntArray, config_index: IntArray, doubt: float = DOUBT) -> FloatArray:
-        """Return the log factor of configurations on problems, shape (n_rows,).
+    def log_factors(self, dims: IntArray, doubt: float = DOUBT) -> FloatArray:
+        """Return the log factor of every configuration on problems, shape (n_problems, n_configs).
 
         Parameters
         ----------
-        dims : ndarray of shape (n_rows, n_dims)
+        dims : ndarray of shape (n_problems, n_dims)
             Problems.
-        config_index : ndarray of shape (n_rows,)
-            Configuration of each.
         doubt : float
             Log factor where there is no evidence; 0 to rank by what is expected, as plans of what to measure do.
         """
-        problems, inverse = np.unique(dims, axis=0, return_inverse=True)
-        squared = cdist(np.log2(problems.astype(np.float64)), self._problems, "sqeuclidean")
-        nearness = np.exp(squared / (-2.0 * REACH_OCTAVES**2))
-        evidence = nearness @ self._weight
-        doubts = doubt / (evidence + 1.0)
-        factor: FloatArray = nearness @ self._residual / (evidence + 1.0) + doubts - doubts.min(axis=1, keepdims=True)
-        return factor[inverse.reshape(-1), config_index]
+        factors = np.empty((len(dims), self._weight.shape[1]))
+        # In chunks: the distances of all cells of a table to all measured problems would take hundreds of megabytes.
+        for start in range(0, len(dims), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            squared = cdist(np.log2(dims[rows].astype(np.float64)), self._problems, "sqeuclidean")
+            nearness = np.exp(squared / (-2.0 * REACH_OCTAVES**2))
+            shrinkage = 1.0 / (nearness @ self._weight + 1.0)
+            doubts = doubt * shrinkage
+            factors[rows] = (nearness @ self._residual) * shrinkage + doubts - doubts.min(axis=1, keepdims=True)
+        return factors
