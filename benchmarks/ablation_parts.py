@@ -13,6 +13,7 @@ from baselines import ARCH
 
 from wavetune.core.dtype import find_dtype
 from wavetune.fit.correction import ResidualCorrection
+from wavetune.fit.nearby import NearbyEvidence
 from wavetune.fit.points import GemmPoints
 from wavetune.plan.anchors import STRATA as ANCHOR_STRATA
 from wavetune.plan.anchors import gemm_anchors
@@ -77,13 +78,16 @@ def changes() -> list[Change]:
         Change("points", "all realistic", tuple(REALISTIC_STRATA)),
         Change("points", "realistic, for the forms only",
                patches=(set_constant("wavetune.fit.model.EXHAUSTIVE_FORM_WEIGHT", NEXT_TO_NOTHING),)),
-        *(Change("pruning", f"{count} forms instead of 32", params={"n_configs": count}) for count in (8, 16, 24)),
+        *(Change("pruning", f"{count} forms instead of 64", params={"n_configs": count}) for count in (8, 16, 32)),
         Change("pruning", "every form that wins", params={"n_configs": 10**6},
                patches=(set_constant("wavetune.fit.model.COVER_GAIN", 0.0),)),
-        *(Change("pruning", f"{count} candidate{'s' * (count > 1)} a cell instead of 8",
-                 patches=(set_constant("wavetune.fit.lattice.MAX_CANDIDATES", count),)) for count in (1, 4)),
+        *(Change("pruning", f"{count} candidate{'s' * (count > 1)} a cell instead of 12",
+                 patches=(set_constant("wavetune.fit.lattice.MAX_CANDIDATES", count),)) for count in (1, 4, 8)),
         Change("pruning", "all forms asked in a cell", all_forms=True),
+        Change("correction", "correction and evidence", patches=(without_correction, without_evidence)),
         Change("correction", "correction", patches=(without_correction,)),
+        Change("correction", "evidence nearby", patches=(without_evidence,)),
+        Change("correction", "doubt", patches=(without_doubt,)),
         Change("screening", "row screen", screened=False),
     ]  # fmt: skip
 
@@ -128,3 +132,16 @@ def without_correction() -> Any:
         fit=lambda self, points, log_residual, weight: self,
         predict=lambda self, points: np.zeros(len(points.m)),
     )
+
+
+def without_evidence() -> Any:
+    """Trust the correction alike wherever it is asked."""
+    return patch.object(
+        NearbyEvidence, "log_factors", lambda self, dims, doubt=0.0: np.zeros((len(dims), self.n_configs))
+    )
+
+
+def without_doubt() -> Any:
+    """Use residuals nearby, but believe what has none."""
+    whole = NearbyEvidence.log_factors
+    return patch.object(NearbyEvidence, "log_factors", lambda self, dims, doubt=0.0: whole(self, dims, 0.0))

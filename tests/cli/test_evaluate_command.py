@@ -8,7 +8,7 @@ import pytest
 from made_up_gpu import write_rows
 
 KEYS = {
-    "shapes", "efficiency", "regret", "top3_efficiency", "top8_efficiency", "mape_near_best", "unmeasured", "sources",
+    "shapes", "efficiency", "regret", "top3_efficiency", "top8_efficiency", "mape_chosen", "mape_near_best", "unmeasured", "sources",
     "worst", "warnings",
 }  # fmt: skip
 

@@ -105,7 +105,15 @@ def test_json_has_the_documented_keys(model: ModelFile, sweep: MeasurementTable)
     assert document["shapes"] == 3
     assert set(document["efficiency"]) == {"geomean", "p5", "min"}
     assert set(document["regret"]) == {"mean", "p95", "max"}
-    assert {"top3_efficiency", "top8_efficiency", "mape_near_best", "unmeasured", "sources", "worst"} <= set(document)
+    assert {
+        "top3_efficiency",
+        "top8_efficiency",
+        "mape_chosen",
+        "mape_near_best",
+        "unmeasured",
+        "sources",
+        "worst",
+    } <= set(document)
     worst = document["worst"][0]
     assert (worst["m"], worst["n"], worst["k"]) == SHAPES[1]
     assert (worst["efficiency"], worst["measured_us"], worst["best_us"]) == (0.8, 25.0, 20.0)

@@ -38,6 +38,7 @@ def test_headline_is_that_of_the_evaluation() -> None:
     assert head["efficiency"]["geomean"] == pytest.approx(report.efficiency.geomean, abs=1e-5)
     assert head["regret"]["max"] == pytest.approx(report.regret.max, abs=1e-5)
     assert head["mape_near_best"] == pytest.approx(report.mape_near_best)
+    assert head["mape_chosen"] == pytest.approx(report.mape_chosen)
     assert "exact" not in head["sources"]
     assert head["top1_rate"] <= head["top3_rate"] <= head["top8_rate"] <= 1.0
     assert head["efficiency"]["geomean"] <= head["top3_efficiency"] <= head["top8_efficiency"] <= 1.0

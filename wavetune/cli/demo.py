@@ -48,10 +48,10 @@ def print_demo(result: DemoResult) -> None:
         f"{result.disturbed_rows:,} disturbed rows down-weighted.",
         "",
         f"Share of the best measured speed, on {result.n_judged} other shapes "
-        f"(all configurations, {result.judged_rows:,} timings):",
+        f"({result.judged_configs} configurations, {result.judged_rows:,} timings):",
         methods,
         f"If the model's top 3 were measured: {result.top3_efficiency:.3f}. "
-        f"Predicted latency is off by {result.mape:.1%} near the best.",
+        f"Predicted latency of a choice is off by {result.mape:.1%}.",
         "",
         "Choices for layers of Llama and Qwen:",
         choices,
@@ -68,10 +68,11 @@ def demo_document(result: DemoResult) -> dict[str, Any]:
         "survivors": result.n_survivors,
         "disturbed_rows": result.disturbed_rows,
         "judged_rows": result.judged_rows,
+        "judged_configs": result.judged_configs,
         "judged_shapes": result.n_judged,
         "efficiency": {name: asdict(method) for name, method in result.methods.items()},
         "top3_efficiency": result.top3_efficiency,
-        "mape_near_best": result.mape,
+        "mape_chosen": result.mape,
         "choices": [
             {
                 "layer": row.layer,

@@ -104,7 +104,7 @@ def describe_accuracy(held_out: dict[str, Any] | None) -> str:
         f"{held_out['shapes']} shapes at {_percent(efficiency['geomean'])} of the best "
         f"(5th percentile {_percent(efficiency['p5'])}, worst {_percent(efficiency['min'])}), "
         f"best of top 3 {_percent(held_out['top3_efficiency'])}; "
-        f"prediction error {_percent(held_out['mape_near_best'])}; default config {_percent(default['geomean'])}"
+        f"prediction error {_percent(held_out.get('mape_chosen', held_out['mape_near_best']))}; default config {_percent(default['geomean'])}"
     )
 
 

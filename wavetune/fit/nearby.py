@@ -51,6 +51,7 @@ class NearbyEvidence:
         self, dims: IntArray, config_index: IntArray, log_residual: FloatArray, weight: FloatArray, n_configs: int
     ) -> None:
         problems, inverse = np.unique(dims, axis=0, return_inverse=True)
+        self.n_configs = n_configs
         self._problems = np.log2(problems.astype(np.float64))
         self._weight = np.zeros((len(problems), n_configs))
         self._residual = np.zeros_like(self._weight)
@@ -68,7 +69,7 @@ class NearbyEvidence:
         doubt : float
             Log factor where there is no evidence; 0 to rank by what is expected, as plans of what to measure do.
         """
-        factors = np.empty((len(dims), self._weight.shape[1]))
+        factors = np.empty((len(dims), self.n_configs))
         # In chunks: the distances of all cells of a table to all measured problems would take hundreds of megabytes.
         for start in range(0, len(dims), _CHUNK):
             rows = slice(start, start + _CHUNK)

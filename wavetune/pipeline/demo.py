@@ -63,12 +63,12 @@ class DemoResult:
         Measurements of the calibration, configurations in it and in the model, rows it was fitted without.
     fit_seconds, seconds : float
         Of the fit, and of everything.
-    judged_rows, n_judged : int
-        Measurements and shapes of the sweep.
+    judged_rows, judged_configs, n_judged : int
+        Measurements, configurations and shapes of the sweep.
     top3_efficiency : float
         Geometric mean, if the best three of the ranking were measured and the fastest kept.
     mape : float
-        Mean relative prediction error on near-best configurations.
+        Mean relative prediction error of the choices.
     methods : dict of str to Efficiency
         Choices of each method on the shapes of the sweep.
     choices : list of LayerChoice
@@ -82,6 +82,7 @@ class DemoResult:
     disturbed_rows: int
     fit_seconds: float
     judged_rows: int
+    judged_configs: int
     n_judged: int
     top3_efficiency: float
     mape: float
@@ -127,9 +128,10 @@ def run_demo(observer: Observer) -> DemoResult:
         disturbed_rows=int(screening.disturbed.sum()) if screening is not None else 0,
         fit_seconds=fit_seconds,
         judged_rows=len(judged),
+        judged_configs=len(judged.configs),
         n_judged=len(best_us),
         top3_efficiency=report.top3_efficiency,
-        mape=report.mape_near_best,
+        mape=report.mape_chosen,
         methods={name: summarise_efficiency(values[~np.isnan(values)]) for name, values in efficiency.items()},
         choices=[LayerChoice(name, dims, chooser.explain(GemmProblem(*dims, DTYPE, LAYOUT))) for name, dims in layers],
         seconds=time.perf_counter() - start,

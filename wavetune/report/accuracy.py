@@ -78,6 +78,8 @@ class AccuracyReport:
         One a problem, in the order of the sizes.
     top3_efficiency, top8_efficiency : float
         Geometric-mean efficiency if the best three (eight) of the ranking were measured and the fastest kept.
+    mape_chosen : float
+        Mean absolute relative error of the chosen configurations' predicted latencies.
     mape_near_best : float
         Mean absolute relative prediction error of modelled configurations within 1.5 times the best.
     default_efficiency : Efficiency
@@ -89,6 +91,7 @@ class AccuracyReport:
     regret: Regret
     top3_efficiency: float
     top8_efficiency: float
+    mape_chosen: float
     mape_near_best: float
     unmeasured: int
     default_efficiency: Efficiency
@@ -129,6 +132,7 @@ class AccuracyReport:
             "regret": rounded(self.regret),
             "top3_efficiency": round(self.top3_efficiency, 5),
             "top8_efficiency": round(self.top8_efficiency, 5),
+            "mape_chosen": round(self.mape_chosen, 5),
             "mape_near_best": round(self.mape_near_best, 5),
             "default_efficiency": rounded(self.default_efficiency),
             "unmeasured": self.unmeasured,
@@ -230,12 +234,15 @@ def summarise_results(results: Sequence[ShapeResult], errors: Sequence[float]) -
         for name in ("best_us", "measured_us", "default_us", "top3_us", "top8_us")
     )
     known, default_known, top3, top8 = (_known(best / latency) for latency in others)
+    predicted = np.array([result.predicted_us for result in results])
+    missed = _known(np.abs(predicted / others[0] - 1.0))
     return AccuracyReport(
         results=tuple(results),
         efficiency=summarise_efficiency(known),
         regret=summarise_regret(known),
         top3_efficiency=geometric_mean(top3),
         top8_efficiency=geometric_mean(top8),
+        mape_chosen=float(missed.mean()) if len(missed) else float("nan"),
         mape_near_best=float(np.mean(errors)) if errors else float("nan"),
         unmeasured=len(results) - len(known),
         default_efficiency=summarise_efficiency(default_known),

@@ -82,7 +82,7 @@ def boosted_choice_latency(training: MeasurementTable, judged: MeasurementTable,
     ndarray of shape (n_problems,)
         Measured latency of its choice among the measured configurations of each problem.
     """
-    boosted = BoostedLatency(seed).fit(training)
+    boosted = BoostedLatency(seed).fit(training.restrict({entry.config for entry in judged.configs}))
     problems, latency = judged.latency_matrix()
     predicted = boosted.predict(problems)
     choice = np.argmin(np.where(np.isnan(latency), np.inf, predicted), axis=1)

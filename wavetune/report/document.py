@@ -244,7 +244,7 @@ def _facts(
             "efficiency": rounded(report.efficiency), "regret": rounded(report.regret),
             "top1_rate": report.hit_rate(1), "top3_rate": report.hit_rate(3), "top8_rate": report.hit_rate(8),
             "top3_efficiency": report.top3_efficiency, "top8_efficiency": report.top8_efficiency,
-            "mape_near_best": report.mape_near_best, "never_slower_rate": report.never_slower_rate,
+            "mape_chosen": report.mape_chosen, "mape_near_best": report.mape_near_best, "never_slower_rate": report.never_slower_rate,
             "default_efficiency": rounded(report.default_efficiency), "sources": report.sources,
             "decision_us": decision_us(model, [result.dims for result in report.results]),
             "held_efficiency": _held_efficiency(tables["shapes"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,6 +75,16 @@ class MeasurementTable:
             config_index=self.config_index[rows],
             latency_us=self.latency_us[rows],
             exhaustive=self.exhaustive[rows],
+        )
+
+    def restrict(self, configs: Collection[KernelConfig]) -> MeasurementTable:
+        """Return the table without any other configurations, and without their rows."""
+        kept = [index for index, entry in enumerate(self.configs) if entry.config in configs]
+        renumber = np.full(len(self.configs), -1, dtype=np.int64)
+        renumber[kept] = np.arange(len(kept))
+        rows = self.select(renumber[self.config_index] >= 0)
+        return replace(
+            rows, configs=tuple(self.configs[index] for index in kept), config_index=renumber[rows.config_index]
         )
 
     def mark_exhaustive(self, exhaustive: bool) -> MeasurementTable:
