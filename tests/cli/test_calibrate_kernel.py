@@ -38,7 +38,8 @@ def plain(x):
 
 HELD_OUT = {
     "shapes": 12, "efficiency": {"geomean": 0.98, "p5": 0.95, "min": 0.9}, "regret": {"mean": 0.02},
-    "top3_efficiency": 0.99, "top8_efficiency": 1.0, "mape_chosen": 0.02, "mape_near_best": 0.03, "default_efficiency": {"geomean": None},
+    "top3_efficiency": 0.99, "top8_efficiency": 1.0, "mape_chosen": 0.02, "mape_near_best": 0.03,
+    "default_efficiency": {"geomean": None},
 }  # fmt: skip
 
 Cli = Callable[..., Result]

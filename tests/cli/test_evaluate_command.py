@@ -8,8 +8,8 @@ import pytest
 from made_up_gpu import write_rows
 
 KEYS = {
-    "shapes", "efficiency", "regret", "top3_efficiency", "top8_efficiency", "mape_chosen", "mape_near_best", "unmeasured", "sources",
-    "worst", "warnings",
+    "shapes", "efficiency", "regret", "top3_efficiency", "top8_efficiency", "mape_chosen", "mape_near_best",
+    "unmeasured", "sources", "worst", "warnings",
 }  # fmt: skip
 
 

@@ -169,11 +169,12 @@ def test_without_a_model_there_is_no_answer() -> None:
 
 def test_a_model_of_another_mapping_is_passed_over(models: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Forms mean nothing under other counts."""
-    stale = make_model(mapping_digest="sha256:0")
-    write_family(stale, models / H200.name / family_file_name("grouped_gemm", "bf16", "nk"))
+    stale = make_model("gated", mapping_digest="sha256:0")
+    write_family(stale, models / H200.name / family_file_name("grouped_gemm", "bf16", "gated"))
     wavetune.clear_caches()
     with pytest.raises(NoModelError):
-        choose_grouped_gemm_config((1, 2), 64, 64)
+        choose_grouped_gemm_config((1, 2), 64, 64, layout="gated")
+    assert "mapping_digest" in caplog.text
 
 
 def test_least_expected_regret() -> None:

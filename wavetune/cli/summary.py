@@ -100,11 +100,13 @@ def describe_accuracy(held_out: dict[str, Any] | None) -> str:
     if held_out is None:
         return "not estimated (no realistic layers to hold out, or told not to)"
     efficiency, default = held_out["efficiency"], held_out["default_efficiency"]
+    # Files from before 2026-11-30 tell the error near the best only.
+    error = held_out.get("mape_chosen", held_out["mape_near_best"])
     return (
         f"{held_out['shapes']} shapes at {_percent(efficiency['geomean'])} of the best "
         f"(5th percentile {_percent(efficiency['p5'])}, worst {_percent(efficiency['min'])}), "
         f"best of top 3 {_percent(held_out['top3_efficiency'])}; "
-        f"prediction error {_percent(held_out.get('mape_chosen', held_out['mape_near_best']))}; default config {_percent(default['geomean'])}"
+        f"prediction error {_percent(error)}; default config {_percent(default['geomean'])}"
     )
 
 

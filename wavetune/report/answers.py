@@ -66,9 +66,9 @@ def _predictions(headline: dict[str, Any]) -> str:
     if headline["mape_near_best"] is None:
         return ""
     return (
-        f"Predictions of what is chosen are off by {headline['mape_chosen']:.1%} on average, those of all configurations "
-        f"within {NEAR_BEST} times the best by {headline['mape_near_best']:.1%}: what was not measured nearby is predicted "
-        "slower on purpose. Dotted lines are 10% off."
+        f"Predictions of what is chosen are off by {headline['mape_chosen']:.1%} on average, those of all "
+        f"configurations within {NEAR_BEST} times the best by {headline['mape_near_best']:.1%}: what was not measured "
+        "nearby is predicted slower on purpose. Dotted lines are 10% off."
     )
 
 
