@@ -134,7 +134,8 @@ def fit_and_judge(
         report = evaluate_model(file, judged)
     efficiency = np.array([result.efficiency for result in report.results])
     chooser = GemmChooser(file, ARCH, use_exact=False)
-    asked = [len(chooser.ready_cell(tuple((size - 1).bit_length() for size in dims))[0]) for dims in problems.tolist()]
+    cells = [file.cells[tuple((size - 1).bit_length() for size in dims)] for dims in problems.tolist()]
+    asked = [len(cell.candidates) for cell in cells]
     if change.all_forms:
         position = {entry.config: index for index, entry in enumerate(judged.configs)}
         ranked = [position[chooser.rank(GemmProblem(*dims, "bf16"))[0].config] for dims in problems.tolist()]

@@ -23,6 +23,7 @@ from wavetune.report.metrics import (
     summarise_regret,
 )
 from wavetune.runtime.chooser import GemmChooser
+from wavetune.runtime.family_file import FamilyFile
 from wavetune.runtime.model_file import ModelFile
 from wavetune.store.table import FloatArray, MeasurementTable
 
@@ -175,15 +176,7 @@ def evaluate_model(model: ModelFile, sweep: MeasurementTable, *, with_exact: boo
     MeasurementError
         If sweep and model are of different kernels, dtypes or layouts, or the sweep is empty.
     """
-    for name, ours, theirs in (
-        ("kernel", model.kernel, sweep.spec.name),
-        ("dtype", model.dtype, sweep.dtype),
-        ("layout", model.layout, sweep.layout),
-    ):
-        if ours != theirs:
-            raise MeasurementError(f"the model is for {name} {ours}, the sweep for {theirs}")
-    if not len(sweep):
-        raise MeasurementError("the sweep has no measurements to compare with")
+    check_sweep(model, sweep)
     chooser = GemmChooser(model, find_arch(model.arch), use_exact=with_exact)
     position = {entry.config: index for index, entry in enumerate(sweep.configs)}
     problems, latency = sweep.latency_matrix()
@@ -217,6 +210,25 @@ def evaluate_model(model: ModelFile, sweep: MeasurementTable, *, with_exact: boo
             if row is not None and measured[row] <= NEAR_BEST * best_us:
                 errors.append(abs(predicted_us / measured[row] - 1.0))
     return summarise_results(results, errors)
+
+
+def check_sweep(model: ModelFile | FamilyFile, sweep: MeasurementTable) -> None:
+    """Check that a sweep is of what a model answers for.
+
+    Raises
+    ------
+    MeasurementError
+        If they are of different kernels, dtypes or layouts, or the sweep is empty.
+    """
+    for name, ours, theirs in (
+        ("kernel", model.kernel, sweep.spec.name),
+        ("dtype", model.dtype, sweep.dtype),
+        ("layout", model.layout, sweep.layout),
+    ):
+        if ours != theirs:
+            raise MeasurementError(f"the model is for {name} {ours}, the sweep for {theirs}")
+    if not len(sweep):
+        raise MeasurementError("the sweep has no measurements to compare with")
 
 
 def summarise_results(results: Sequence[ShapeResult], errors: Sequence[float]) -> AccuracyReport:

@@ -16,13 +16,39 @@ from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError
 from wavetune.mapping.gemm import map_gemm, positive_part
 from wavetune.mapping.tile_mapping import TileMapping
+from wavetune.runtime.family_file import FamilyForm
 from wavetune.runtime.model_file import LaunchForm, ModelFile
 from wavetune.waves.geometry import WaveGeometry, wave_geometry
 from wavetune.waves.terms import BYTES_PER_MB, FLOPS_PER_GFLOP, TERMS, latency_terms, sustained_onset_gflop
 
 
+class Dissected:
+    """What the anatomies of a GEMM's launch and of another family's have in common."""
+
+    __slots__ = ()
+
+    form: LaunchForm | FamilyForm
+    waves: WaveGeometry
+    terms_us: Mapping[str, float]
+
+    @property
+    def config(self) -> KernelConfig:
+        """The launch configuration."""
+        return self.form.config
+
+    @property
+    def latency_us(self) -> float:
+        """Predicted latency, the sum of the terms; NaN for a configuration without a form."""
+        return math.fsum(self.terms_us.values()) if self.terms_us else math.nan
+
+    @property
+    def tail_fill(self) -> float:
+        """Share of the last wave's slots that have a CTA, in (0, 1]."""
+        return self.waves.tail_ctas / self.waves.width
+
+
 @dataclass(frozen=True, slots=True)
-class LaunchAnatomy:
+class LaunchAnatomy(Dissected):
     """What the model sees in one launch.
 
     Parameters
@@ -56,27 +82,12 @@ class LaunchAnatomy:
     memory_us: float
 
     @property
-    def config(self) -> KernelConfig:
-        """The launch configuration."""
-        return self.form.config
-
-    @property
-    def latency_us(self) -> float:
-        """Predicted latency, the sum of the terms; NaN for a configuration without a form."""
-        return math.fsum(self.terms_us.values()) if self.terms_us else float("nan")
-
-    @property
     def padding(self) -> float:
         """Share of the tiles' area that lies outside the problem, in [0, 1)."""
         covered = (
             self.mapping.tiles_m * int(self.config["block_m"]) * self.mapping.tiles_n * int(self.config["block_n"])
         )
         return 1.0 - self.problem.m * self.problem.n / covered
-
-    @property
-    def tail_fill(self) -> float:
-        """Share of the last wave's slots that have a CTA, in (0, 1]."""
-        return self.waves.tail_ctas / self.waves.width
 
     @property
     def occupied(self) -> float:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wavetune.errors import MeasurementError
-from wavetune.report.accuracy import AccuracyReport, ShapeResult, fastest, summarise_results
+from wavetune.report.accuracy import AccuracyReport, ShapeResult, check_sweep, fastest, summarise_results
 from wavetune.report.metrics import NEAR_BEST
 from wavetune.runtime.families import chooser_for
 from wavetune.runtime.family_chooser import FamilyChooser
@@ -55,15 +54,7 @@ def evaluate_family(model: FamilyFile, sweep: MeasurementTable, *, with_exact: b
     NoModelError
         If the kernel is no family of the runtime.
     """
-    for name, ours, theirs in (
-        ("kernel", model.kernel, sweep.spec.name),
-        ("dtype", model.dtype, sweep.dtype),
-        ("layout", model.layout, sweep.layout),
-    ):
-        if ours != theirs:
-            raise MeasurementError(f"the model is for {name} {ours}, the sweep for {theirs}")
-    if not len(sweep):
-        raise MeasurementError("the sweep has no measurements to compare with")
+    check_sweep(model, sweep)
 
     def chooser_of(dims: tuple[int, ...]) -> FamilyChooser:
         return chooser_for(model, make_problem(model.kernel, dims, model.dtype, model.layout), use_exact=with_exact)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from wavetune.core.problem import Problem
 from wavetune.errors import ConfigError
 from wavetune.mapping.attention import attention_flops, map_attention_decode
 from wavetune.mapping.kernel_mapping import LaunchShape
+from wavetune.report.anatomy import Dissected
 from wavetune.runtime.families import chooser_for
 from wavetune.runtime.family_chooser import form_terms
 from wavetune.runtime.family_file import FamilyFile, FamilyForm
@@ -23,7 +23,7 @@ from wavetune.waves.geometry import WaveGeometry, wave_geometry
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyAnatomy:
+class FamilyAnatomy(Dissected):
     """What the model sees in one launch.
 
     Parameters
@@ -55,21 +55,6 @@ class FamilyAnatomy:
     terms_us: Mapping[str, float]
     compute_us: float
     memory_us: float
-
-    @property
-    def config(self) -> KernelConfig:
-        """The launch configuration."""
-        return self.form.config
-
-    @property
-    def latency_us(self) -> float:
-        """Predicted latency, the sum of the terms."""
-        return math.fsum(self.terms_us.values())
-
-    @property
-    def tail_fill(self) -> float:
-        """Share of the last wave's slots that have a CTA, in (0, 1]."""
-        return self.waves.tail_ctas / self.waves.width
 
 
 def dissect_family(
