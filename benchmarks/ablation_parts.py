@@ -82,7 +82,7 @@ def changes() -> list[Change]:
         Change("pruning", "every form that wins", params={"n_configs": 10**6},
                patches=(set_constant("wavetune.fit.model.COVER_GAIN", 0.0),)),
         *(Change("pruning", f"{count} candidate{'s' * (count > 1)} a cell instead of 12",
-                 patches=(set_constant("wavetune.fit.lattice.MAX_CANDIDATES", count),)) for count in (1, 4, 8)),
+                 patches=(set_constant("wavetune.fit.lattice.MAX_CANDIDATES", count),)) for count in (1, 4)),
         Change("pruning", "all forms asked in a cell", all_forms=True),
         Change("correction", "correction and evidence", patches=(without_correction, without_evidence)),
         Change("correction", "correction", patches=(without_correction,)),

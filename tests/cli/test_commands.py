@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import typer
 from wavetune import __version__
 from wavetune.cli.app import app
 from wavetune.cli.output import describe_config, emit_json
-from wavetune.cli.parsing import exit_code_of
+from wavetune.cli.parsing import exit_code_of, unwrap
 from wavetune.errors import NoModelError, WavetuneError
 from wavetune.pipeline.refit import FitOptions
 from wavetune.plan.sampling import PlanOptions
@@ -120,3 +121,14 @@ def test_module_and_interrupt(points: Path, tmp_path: Path):
     assert process.returncode == 130
     assert "Traceback" not in stderr
     assert "interrupted" in stderr
+
+
+def test_help_fits_any_width(cli) -> None:
+    """Paragraphs of docstrings are joined: a line is broken where the terminal ends, and nowhere else."""
+    assert unwrap("One\nline.\n\nAnother\n  one.") == "One line.\n\nAnother one."
+    for command in (("tune",), ("workload", "import")):
+        lines = cli(*command, "--help").stdout.splitlines()
+        text = [line.strip() for line in lines[: lines.index(next(line for line in lines if "Arguments" in line))]]
+        full = [line for line, after in itertools.pairwise(text) if line and after]
+        assert full
+        assert all(len(line) > 60 for line in full), full

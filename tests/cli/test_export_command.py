@@ -225,3 +225,19 @@ def test_mistakes(cli: Cli, workload: Path):
     assert export(cli, workload, "--format", "vllm", "--out", "o", "--capture-sizes", "8,x").code == 2
     Path("only.csv").write_text("m,n,k,dtype\n8,64,64,int8\n")
     assert export(cli, "only.csv", "--format", "json", "--out", "o").code == 4
+
+
+def test_a_file_is_written_whole_or_not_at_all(cli: Cli, workload: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where the disk is full, what was there stays; a folder that is not there is named."""
+    Path("out.json").write_text("old")
+
+    def full(path: Path, *_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        result = export(cli, workload, "--format", "json", "--out", "out.json")
+    assert (result.code, "out.json: cannot write (No space left on device)" in result.stderr) == (3, True)
+    assert Path("out.json").read_text() == "old"
+    result = export(cli, workload, "--format", "json", "--out", "none/out.json")
+    assert (result.code, "there is no folder none" in result.stderr) == (3, True)

@@ -141,3 +141,13 @@ def test_what_has_no_plan_is_refused(cli: Cli) -> None:
     assert cli("calibrate", "--arch", "h200", "--kernel", "attention", "--replay", "f.csv").code == 2
     unknown = cli("calibrate", "--arch", "h200", "--kernel", "convolution", "--dry-run")
     assert (unknown.code, "convolution" in unknown.stderr) == (3, True)
+
+
+def test_a_budget_that_does_not_suffice_is_said(cli: Cli) -> None:
+    """The time of the whole plan beside a smaller limit would contradict itself."""
+    command = ("calibrate", "--arch", "h200", "--kernel", "grouped_gemm", "--dry-run")
+    plan = cli(*command, "--json").json
+    enough, short = (cli(*command, "--budget", budget).stdout for budget in (10 * plan["seconds"], 1))
+    assert "at most" in enough
+    seconds = cli(*command, "--budget", 1, "--json").json["seconds"]
+    assert ("of which --budget allows 1 s" in short) == (seconds > 1)

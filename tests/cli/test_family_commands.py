@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -177,6 +178,9 @@ def test_measure_makes_an_oracle(cli: Cli, folder: Path, kernel: str, monkeypatc
         ((5, 6, 7, "--heads", 8), "--heads is not a size of gemm"),
         ((5, 6), "gemm takes M N K"),
         (("--kernel", "attention", "--q-len", 5, "--heads", 8, "--layout", "d64", "--head-dim", 96), "contradicts"),
+        (("--kernel", "attention", "--q-len", 5, "--heads", 8, "--alignment", 2), "--alignment is for gemm and"),
+        (("--kernel", "attention", "--q-len", "1_0", "--heads", 8), "integers separated by commas, got '1_0'"),
+        (("--kernel", "grouped_gemm", 5, 6, "--group-sizes", "1," * 999 + "x" * 99), f"got '{'x' * 40}' as number"),
     ],
 )  # fmt: skip
 def test_sizes_of_another_family_are_refused(cli: Cli, words: tuple[object, ...], message: str) -> None:
@@ -214,3 +218,62 @@ def test_typed_helpers_describe_the_same_problems(cli: Cli) -> None:
         choose(300, heads=8, batch=0)
     with pytest.raises(wavetune.WavetuneError, match="kv_len"):
         decode(-3, heads=8)
+
+
+@pytest.mark.parametrize("kernel", list(LAYOUTS))
+def test_families_have_forms_and_no_cells(cli: Cli, kernel: str) -> None:
+    """What decides is told by what the family has; blanks between numbers do not matter."""
+    text = cli("choose", "--kernel", kernel, *SIZES[kernel], "--explain").stdout
+    assert "nearest: inside the measured range: all forms decide" in text
+    assert "cell" not in text
+    assert "candidates of its cell decide" in cli("choose", 511, 4096, 4096, "--explain").stdout
+
+
+def test_a_head_dimension_that_a_file_is_not_for(cli: Cli, folder: Path) -> None:
+    """The option is named, and not one that nobody gave."""
+    model = model_of(folder, "attention")
+    wrong = cli("choose", "--kernel", "attention", "--q-len", 5, "--heads", 8, "--head-dim", 64, "--model", model)
+    assert wrong.code == 2
+    assert "--head-dim 64 contradicts the layout d128" in wrong.stderr
+    assert "--layout" not in wrong.stderr
+
+
+def test_a_family_follows_settings_and_policy(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``WAVETUNE_DISABLE`` and ``--on-miss``: the default, or an error that names the sizes."""
+    far = ("choose", "--kernel", "attention", "--q-len", 10**7, "--heads", 8, "--explain")
+    assert "source     model" in cli(*far).stdout
+    assert "source     default" in cli(*far, "--on-miss", "default").stdout
+    error = cli(*far, "--on-miss", "error")
+    assert (error.code, "q_len=10000000" in error.stderr) == (3, True)
+    monkeypatch.setenv("WAVETUNE_DISABLE", "1")
+    wavetune.clear_caches()
+    assert "source     default" in cli("choose", "--kernel", "attention", *SIZES["attention"], "--explain").stdout
+
+
+def test_a_report_is_of_gemm(cli: Cli, folder: Path) -> None:
+    """A model of another family is not called damaged: the error names what judges it."""
+    for words in (("--kernel", "attention"), ("--model", model_of(folder, "attention"))):
+        result = cli("report", "--out", "r", *words)
+        assert (result.code, "wavetune evaluate" in result.stderr) == (4, True), result.stderr
+    assert not Path("r").exists()
+
+
+def test_impossible_problems_in_files_are_named(cli: Cli) -> None:
+    """By column and line; sizes that would fill the memory among them."""
+    lines = {
+        "q_len,heads,kv_heads\n-5,8,2\n": "f.csv:2: q_len must not be negative",
+        "batch,q_len,heads\n2000000000,5,8\n": "f.csv:2: batch must be at most 1,048,576",
+        "length,heads\n5,8\n": "or, for attention, the columns q_len,heads",
+    }
+    for text, message in lines.items():
+        Path("f.csv").write_text(text)
+        result = cli("calibrate", "--kernel", "attention", "--workload", "f.csv", "--dry-run")
+        assert (result.code, message in result.stderr) == (3, True), result.stderr
+    shape = {"operation": "attention", "m": 64, "n": 64, "k": 128, "heads": 8, "batch": 2 * 10**9}
+    Path("w.json").write_text(json.dumps({"problems": [shape]}))
+    result = cli("calibrate", "--kernel", "attention", "--workload", "w.json", "--dry-run")
+    assert (result.code, "batch must be at most" in result.stderr) == (3, True), result.stderr
+    del shape["batch"]
+    Path("w.json").write_text(json.dumps({"problems": [shape]}))
+    result = cli("estimate", "w.json")
+    assert (result.code, "no plain GEMM" in result.stderr) == (3, True), result.stderr

@@ -268,3 +268,12 @@ def test_no_gpu(cli: Cli, monkeypatch: pytest.MonkeyPatch):
     result = cli("tune", "w.json", "--out", "t", "--arch", "h200", "--top", 2)
     assert result.code == 3
     assert "wavetune estimate" in result.stderr
+    assert not Path("t").exists()
+
+
+def test_nothing_to_time(cli: Cli, gpus: list[MadeUpTuningGpu]):
+    """A size of zero is told before a GPU is asked for."""
+    config = "block_m=64 block_n=64 block_k=64 group_m=8 num_warps=4 num_stages=3"
+    result = cli("retime", 0, 64, 64, "--config", config, "--arch", "h200")
+    assert (result.code, "0 x 64 x 64 is zero: there is nothing to time" in result.stderr) == (3, True)
+    assert not gpus

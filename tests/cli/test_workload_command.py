@@ -157,3 +157,26 @@ def test_json_stays_json_for_many_problems(cli):
     Path("w.csv").write_text("m,n,k\n" + "".join(f"{m},16,32\n" for m in range(1, 9000)))
     document = json.loads(cli("workload", "import", "w.csv", "--json").stdout)
     assert [p["m"] for p in document["problems"]] == list(range(1, 9000))
+
+
+def test_nothing_is_left_where_a_workload_cannot_be_written(cli):
+    """A file in the place of a folder, a folder in the place of a file, no folder: one line, and no trace."""
+    Path("w.csv").write_text("m,n,k\n1,64,64\n")
+    places = {"w.csv/w.json": "Not a directory", ".": "Is a directory", "none/w.json": "there is no folder none"}
+    for place, reason in places.items():
+        for verb in ("import", "merge", "dedupe"):
+            result = cli("workload", verb, "w.csv", "--out", place)
+            assert result.code == 3, (verb, place)
+            assert reason in result.stderr.splitlines()[-1]
+    assert [path.name for path in Path().iterdir()] == ["w.csv"]
+
+
+def test_why_there_is_nothing_in_a_file(cli):
+    """An empty file, a torn one, and sizes of zero are told apart from a format that nobody knows."""
+    Path("empty").write_bytes(b"")
+    Path("torn").write_bytes(b"\x1f\x8b torn")
+    Path("zero.csv").write_text("m,n,k\n0,64,64\n")
+    reasons = {"empty": "the file is empty", "torn": "gzip stream is cut or damaged", "zero.csv": "size of zero"}
+    for name, reason in reasons.items():
+        result = cli("workload", "show", name)
+        assert (result.code, reason in result.stderr) == (3, True), result.stderr

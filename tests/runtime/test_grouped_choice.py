@@ -167,13 +167,16 @@ def test_without_a_model_there_is_no_answer() -> None:
         choose_grouped_gemm_config((1, 2), 64, 64, arch="a100")
 
 
-def test_a_model_of_another_mapping_is_passed_over(models: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Forms mean nothing under other counts."""
-    stale = make_model("gated", mapping_digest="sha256:0")
-    write_family(stale, models / H200.name / family_file_name("grouped_gemm", "bf16", "gated"))
+def test_a_model_of_another_mapping_is_passed_over(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Forms mean nothing under other counts; nothing else answers where no other model is found."""
+    monkeypatch.setattr("wavetune.runtime.locate._PACKAGE", tmp_path / "nowhere" / "wavetune")
+    stale = make_model(mapping_digest="sha256:0")
+    write_family(stale, models / H200.name / family_file_name("grouped_gemm", "bf16", "nk"))
     wavetune.clear_caches()
     with pytest.raises(NoModelError):
-        choose_grouped_gemm_config((1, 2), 64, 64, layout="gated")
+        choose_grouped_gemm_config((1, 2), 64, 64)
     assert "mapping_digest" in caplog.text
 
 

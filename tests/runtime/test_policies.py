@@ -145,7 +145,7 @@ def test_a_malformed_forced_configuration_is_an_error(forced: dict[str, int | st
     """A missing, unknown or impossible field is named."""
     wavetune.configure(force_config=forced)
     for _ in range(2):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match="WAVETUNE_FORCE_CONFIG"):
             wavetune.choose_config(*NEAR, arch=ARCH)
 
 

@@ -11,6 +11,7 @@ from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, LayoutOpti
 from wavetune.cli.output import data_table, describe_config, emit_json, format_sizes, format_us, note, show
 from wavetune.core.config import GEMM
 from wavetune.core.dtype import find_dtype
+from wavetune.core.whole_file import describe_os_error, write_whole
 from wavetune.core.workload import Workload
 from wavetune.errors import WorkloadError
 from wavetune.runtime.device import resolve_device
@@ -74,9 +75,9 @@ def _write(analysis: Analysis, out: Path) -> None:
     from wavetune.report.analysis_csv import analysis_csv
 
     try:
-        out.write_text(analysis_csv(analysis), encoding="utf-8")
+        write_whole(out, analysis_csv(analysis))
     except OSError as error:
-        raise WorkloadError(f"{out}: cannot write ({error.strerror or error})") from None
+        raise WorkloadError(describe_os_error(out, error)) from None
     note(f"wrote {out}")
 
 

@@ -9,6 +9,7 @@ from wavetune.core.arch import find_arch
 from wavetune.core.config import find_kernel_spec
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem, Problem
+from wavetune.core.shorthand import name_sizes
 from wavetune.errors import NoModelError
 from wavetune.runtime.choice import Choice
 from wavetune.runtime.choose import explain_choice, policy
@@ -45,10 +46,10 @@ def open_model(path: Path, arch: str | None, kernel: str, dtype: str | None, lay
     """
     model = read_any_model(path)
     wanted = {
-        "arch": find_arch(arch).name if arch else model.arch,
+        "arch": find_arch(arch).name if arch is not None else model.arch,
         "kernel": kernel,
-        "dtype": find_dtype(dtype).name if dtype else model.dtype,
-        "layout": layout or model.layout,
+        "dtype": find_dtype(dtype).name if dtype is not None else model.dtype,
+        "layout": layout if layout is not None else model.layout,
     }
     for name, value in wanted.items():
         if getattr(model, name) != value:
@@ -90,5 +91,4 @@ def describe_problem(problem: Problem) -> str:
     """Return the sizes of a problem as text: bare for a GEMM, with their names for others."""
     if isinstance(problem, GemmProblem):
         return format_sizes(problem.dims)
-    names = find_kernel_spec(problem.kernel).dims
-    return " ".join(f"{name}={size}" for name, size in zip(names, problem.dims, strict=True))
+    return name_sizes(find_kernel_spec(problem.kernel).dims, problem.dims)

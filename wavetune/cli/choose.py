@@ -9,9 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from wavetune.cli.ask import describe_problem, explain_from_file, explain_problem, open_model
-from wavetune.cli.options import ArchOption, JsonOption, KernelOption, NumericsOption, NumSmsOption, OnMissOption
+from wavetune.cli.options import (
+    ArchOption,
+    FamilyLayoutOption,
+    JsonOption,
+    KernelOption,
+    NumericsOption,
+    NumSmsOption,
+    OnMissOption,
+)
 from wavetune.cli.output import emit_json, format_us, note, show, spell_config, two_columns
 from wavetune.cli.problem_options import (
+    AlignmentOption,
     BatchOption,
     CausalOption,
     GroupSizesOption,
@@ -26,7 +35,7 @@ from wavetune.cli.problem_options import (
     WindowOption,
     problem_of_options,
 )
-from wavetune.core.problem import CONTIGUOUS
+from wavetune.core.problem import CONTIGUOUS, GemmProblem, Problem
 from wavetune.runtime.choice import Choice, Source
 from wavetune.runtime.numerics import check_numerics
 
@@ -41,6 +50,9 @@ _MEANING = {
     Source.EMPTY: "a size is zero: nothing to launch",
     Source.FORCED: "WAVETUNE_FORCE_CONFIG names it",
 }
+_NEAREST_FORMS = "inside the measured range: all forms decide"
+"""Of a kernel family: it has forms, and no cells that hold candidates."""
+
 _SCALED = "on part of the measured GPU: all forms decide, with the waves that are there"
 
 
@@ -52,22 +64,8 @@ def choose_command(
         str | None,
         typer.Option("--dtype", metavar="NAME", help="Element type. Default: bf16, or the model file's."),
     ] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option(
-            "--layout",
-            metavar="NAME",
-            help="Storage of B, nk or kn; gated for grouped_gemm. Default: nk, or the model file's.",
-        ),
-    ] = None,
-    alignment: Annotated[
-        int,
-        typer.Option(
-            "--alignment",
-            metavar="BYTES",
-            help="All base addresses and leading strides divide by this; 0: contiguous operands.",
-        ),
-    ] = CONTIGUOUS,
+    layout: FamilyLayoutOption = None,
+    alignment: AlignmentOption = CONTIGUOUS,
     num_sms: NumSmsOption = None,
     numerics: NumericsOption = "any",
     on_miss: OnMissOption = None,
@@ -102,13 +100,14 @@ def choose_command(
         choice = explain_from_file(file, problem, num_sms, check_numerics(numerics))
     else:
         problem = problem_of_options(
-            kernel, sizes, options, dtype=dtype or _DEFAULT_DTYPE, layout=layout, alignment=alignment
-        )
+            kernel, sizes, options, dtype=dtype if dtype is not None else _DEFAULT_DTYPE, layout=layout,
+            alignment=alignment,
+        )  # fmt: skip
         choice = explain_problem(problem, arch=arch, num_sms=num_sms, numerics=numerics, on_miss=on_miss)
     if as_json:
         emit_json(_document(choice))
     elif explain:
-        show(two_columns(_reasons(choice, describe_problem(problem))))
+        show(two_columns(_reasons(choice, problem)))
     else:
         if choice.source is Source.EMPTY:
             note("a size is zero: there is nothing to launch; this is the default configuration")
@@ -133,11 +132,18 @@ def _document(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _reasons(choice: Choice, problem: str) -> Iterator[tuple[str, str]]:
-    yield "problem", problem
+def _meaning(choice: Choice, problem: Problem) -> str:
+    if choice.is_scaled and choice.source is Source.MODEL:
+        return _SCALED
+    if choice.source is Source.NEAREST and not isinstance(problem, GemmProblem):
+        return _NEAREST_FORMS
+    return _MEANING[choice.source]
+
+
+def _reasons(choice: Choice, problem: Problem) -> Iterator[tuple[str, str]]:
+    yield "problem", describe_problem(problem)
     yield "config", spell_config(choice.config)
-    is_scaled = choice.is_scaled and choice.source is Source.MODEL
-    yield "source", f"{choice.source.value}: {_SCALED if is_scaled else _MEANING[choice.source]}"
+    yield "source", f"{choice.source.value}: {_meaning(choice, problem)}"
     if choice.source is not Source.EMPTY:
         verb = "measured" if choice.source in (Source.EXACT, Source.MEASURED) else "predicted"
         yield "latency", f"{format_us(choice.latency_us)} us {verb}"

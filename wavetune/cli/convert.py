@@ -9,6 +9,7 @@ import typer
 
 from wavetune.cli.options import JsonOption
 from wavetune.cli.output import emit_json, note
+from wavetune.core.whole_file import describe_os_error, write_whole
 from wavetune.errors import WorkloadError
 
 convert_app = typer.Typer(no_args_is_help=True, help="Turn what other tools measured into files that they read.")
@@ -61,9 +62,9 @@ def write_override(
             source, build=git_version, gpu=gpu_target, compute_units=compute_units, strict=strict
         )  # fmt: skip
     try:
-        out.write_text(override.text, encoding="utf-8")
+        write_whole(out, override.text)
     except OSError as error:
-        raise WorkloadError(f"{out}: cannot write ({error.strerror or error})") from None
+        raise WorkloadError(describe_os_error(out, error)) from None
     for line in override.account.lines():
         note(line)
     for reason, count in override.left_out.items():

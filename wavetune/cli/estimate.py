@@ -13,7 +13,7 @@ import typer
 from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, LayoutOption, NumSmsOption
 from wavetune.cli.output import data_table, emit_json, note, show
 from wavetune.core.workload import Workload
-from wavetune.errors import NoModelError, RunnerError
+from wavetune.errors import NoModelError, RunnerError, WorkloadError
 from wavetune.runtime.device import Device, resolve_device
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def estimate_command(
     device = resolve_device(arch, num_sms)
     cores = cores or len(os.sched_getaffinity(0))
     estimate = estimate_tuning(read, device, top=top, space=_space(device), cores=cores)
+    if not estimate.keys and not estimate.unknown:
+        raise WorkloadError(f"{workload}: no plain GEMM that a configuration can be chosen for; nothing else is tuned")
     if not estimate.keys:
         kinds = sorted({f"{problem.dtype} {problem.layout}" for problem in estimate.unknown})
         raise NoModelError(f"{workload}: no model of {device.arch.name} ranks anything of it ({', '.join(kinds)})")

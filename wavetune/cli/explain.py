@@ -19,9 +19,10 @@ from wavetune.cli.ask import (
     open_model,
     read_any_model,
 )
-from wavetune.cli.options import ArchOption, JsonOption, KernelOption
+from wavetune.cli.options import ArchOption, FamilyLayoutOption, JsonOption, KernelOption
 from wavetune.cli.output import describe_config, emit_json, format_us, show, spell_config, two_columns
 from wavetune.cli.problem_options import (
+    AlignmentOption,
     BatchOption,
     CausalOption,
     GroupSizesOption,
@@ -81,17 +82,8 @@ def explain_command(
     arch: ArchOption = None,
     kernel: KernelOption = "gemm",
     dtype: Annotated[str | None, typer.Option("--dtype", metavar="NAME", help="Element type. Default: bf16.")] = None,
-    layout: Annotated[
-        str | None, typer.Option("--layout", metavar="NAME", help="Storage of B, nk or kn. Default: nk.")
-    ] = None,
-    alignment: Annotated[
-        int,
-        typer.Option(
-            "--alignment",
-            metavar="BYTES",
-            help="All base addresses and leading strides divide by this; 0: contiguous operands.",
-        ),
-    ] = CONTIGUOUS,
+    layout: FamilyLayoutOption = None,
+    alignment: AlignmentOption = CONTIGUOUS,
     model: Annotated[
         Path | None,
         typer.Option("--model", metavar="FILE", help="Ask this model file instead of the installed ones."),
@@ -110,16 +102,17 @@ def explain_command(
     as_json: JsonOption = False,
 ) -> None:
     """Explain the choice for one problem in words, beside its nearest rivals: a product, or another family's."""
-    if model is not None and (arch or dtype or layout):
+    if model is not None and (arch is not None or dtype is not None or layout is not None):
         raise typer.BadParameter("--model names the GPU, the dtype and the layout itself; leave those options out")
     options = ProblemSizes(
         group_sizes, q_len, kv_len, batch, heads, kv_heads, head_dim, causal, window, page_size
     )  # fmt: skip
     file = open_model(model, None, kernel, None, None) if model is not None else None
+    if file is not None:
+        dtype, layout = file.dtype, file.layout
     problem = problem_of_options(
-        kernel, sizes, options, dtype=file.dtype if file else dtype or "bf16", layout=file.layout if file else layout,
-        alignment=alignment,
-    )  # fmt: skip
+        kernel, sizes, options, dtype=dtype if dtype is not None else "bf16", layout=layout, alignment=alignment
+    )
     found = _explain(problem, file, arch, top)
     if as_json:
         emit_json(_document(found) if isinstance(found, _Explanation) else _empty_document(found))

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wavetune.cli.live import make_folder
 from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, LayoutOption, NumSmsOption
 from wavetune.cli.output import emit_json, note
+from wavetune.core.whole_file import describe_os_error, write_whole
 from wavetune.core.workload import Workload
 from wavetune.errors import WorkloadError
 from wavetune.runtime.device import resolve_device
@@ -95,17 +97,18 @@ def export_command(
     for path in paths:
         typer.echo(path)
     pinned = "" if format == UNTUNED else f", {export.pinned} pinned to the default (less than {margin:.1%} better)"
-    note(f"{export.rows} rows{pinned}")
+    note(f"{export.rows} {'row' if export.rows == 1 else 'rows'}{pinned}")
     if not math.isnan(export.kernel_cost):
         note(
-            f"their kernel costs {export.kernel_cost:.2%} (predicted, by count) against any configuration of the model"
+            f"the configurations that its kernel can run take {export.kernel_cost:.2%} more time than the model's best "
+            "ones (predicted, by count)"
         )
     for layer in export.layers:
         cost = layer.bucketing
         note(
             f"N={layer.n} K={layer.k}: the row that is taken costs {cost.regret:.2%} over {cost.calls:,} calls "
-            f"(predicted, by count; worst {cost.worst:.1%} at M={cost.worst_m}); their kernel costs "
-            f"{cost.kernel_cost:.2%}"
+            f"(predicted, by count; worst {cost.worst:.1%} at M={cost.worst_m}); that only its kernel's configurations "
+            f"are taken costs {cost.kernel_cost:.2%}"
         )
 
 
@@ -123,13 +126,13 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _write(export: Export, out: Path) -> list[str]:
     paths = {(out / name if name else out): text for name, text in export.files.items()}
-    try:
-        if "" not in export.files:
-            out.mkdir(parents=True, exist_ok=True)
-        for path, text in paths.items():
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise WorkloadError(f"{out}: cannot write ({error.strerror or error})") from None
+    if "" not in export.files:
+        make_folder(out)
+    for path, text in paths.items():
+        try:
+            write_whole(path, text)
+        except OSError as error:
+            raise WorkloadError(describe_os_error(path, error)) from None
     return [str(path) for path in paths]
 
 

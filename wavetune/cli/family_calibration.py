@@ -86,10 +86,13 @@ def _print_plan(key: CalibrationKey, job: FamilyJob, budget_s: float, as_json: b
                 ("calibrates", f"{key.kernel} {key.dtype} {key.layout} on {key.arch.name}"),
                 ("configs", f"{plan.n_configs:,} to compile and check"),
                 ("points", f"{strata}, of {plan.problems:,} problems"),
-                (
-                    "time",
-                    f"about {plan.seconds:.0f} s of measuring, at most {budget_s:.0f} s, beside compiling and fitting",
-                ),
+                ("time", f"{_seconds(plan.seconds, budget_s)}, beside compiling and fitting"),
             )
         )
     )
+
+
+def _seconds(planned: float, budget: float) -> str:
+    if planned <= budget:
+        return f"about {planned:.0f} s of measuring, at most {budget:.0f} s"
+    return f"about {planned:.0f} s of measuring, of which --budget allows {budget:.0f} s and leaves the rest out"

@@ -27,7 +27,12 @@ ArchOption = Annotated[
         show_default=False,
     ),
 ]
-KernelOption = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Kernel family.")]
+KernelOption = Annotated[
+    str,
+    typer.Option(
+        "--kernel", metavar="NAME", help="Kernel family: gemm, grouped_gemm, attention (prefill) or attention_decode."
+    ),
+]
 DtypeOption = Annotated[
     str,
     typer.Option(
@@ -46,8 +51,8 @@ FamilyLayoutOption = Annotated[
     typer.Option(
         "--layout",
         metavar="NAME",
-        help="gemm: storage of B, nk or kn; grouped_gemm: nk or gated; attention: head dimension, d64 to d256. "
-        "Default: nk, d128.",
+        help="gemm: storage of B, nk or kn; grouped_gemm: nk or gated; attention, attention_decode: head dimension, "
+        "d64, d96, d128 or d256. Default: nk, d128; with --model the file's.",
         show_default=False,
     ),
 ]

@@ -23,8 +23,21 @@ def exit_code_of(error: WavetuneError) -> int:
     return EXIT_NO_MODEL if isinstance(error, NoModelError) else EXIT_BAD_INPUT
 
 
+def unwrap(text: str) -> str:
+    """Join the lines of each paragraph of a docstring: a terminal breaks lines at its own width."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
 class WavetuneGroup(TyperGroup):
     """Ends a verb that failed with one line on stderr and an exit code, never with a traceback."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a verb, or a group of them, with help that fits any width."""
+        found = super().get_command(ctx, cmd_name)
+        for command in (found, *getattr(found, "commands", {}).values()):
+            if command is not None and command.help:
+                command.help = unwrap(command.help)
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         """Run a verb."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -12,7 +13,7 @@ import typer
 from wavetune.cli.options import layout_of
 from wavetune.core.attention_problem import head_dim_of
 from wavetune.core.grouped_problem import GroupedGemmProblem
-from wavetune.core.problem import GemmProblem, Problem
+from wavetune.core.problem import CONTIGUOUS, GemmProblem, Problem
 from wavetune.errors import NoModelError
 from wavetune.runtime.attention_choice import attention_problem, decode_problem
 
@@ -37,33 +38,56 @@ QLenOption = Annotated[
 KvLenOption = Annotated[
     str | None,
     typer.Option(
-        "--kv-len", metavar="N[,N..]", help="Attention: keys of every sequence, or of each. Default: --q-len.",
+        "--kv-len", metavar="N[,N..]",
+        help="attention, attention_decode: keys of every sequence, or of each. Default: --q-len.",
         show_default=False,
     ),
 ]  # fmt: skip
+AlignmentOption = Annotated[
+    int,
+    typer.Option(
+        "--alignment", metavar="BYTES",
+        help="gemm, grouped_gemm: all base addresses and leading strides divide by this; 0: contiguous operands.",
+    ),
+]  # fmt: skip
 BatchOption = Annotated[
-    int | None, typer.Option("--batch", metavar="N", help="Attention: sequences. Default: 1.", show_default=False)
+    int | None,
+    typer.Option(
+        "--batch", metavar="N", help="attention, attention_decode: sequences. Default: 1.", show_default=False
+    ),
 ]
 HeadsOption = Annotated[
-    int | None, typer.Option("--heads", metavar="N", help="Attention: query heads.", show_default=False)
+    int | None,
+    typer.Option("--heads", metavar="N", help="attention, attention_decode: query heads.", show_default=False),
 ]
 KvHeadsOption = Annotated[
     int | None,
     typer.Option(
-        "--kv-heads", metavar="N", help="Attention: key and value heads. Default: as many as query heads.",
+        "--kv-heads", metavar="N",
+        help="attention, attention_decode: key and value heads. Default: as many as query heads.",
         show_default=False,
     ),
 ]  # fmt: skip
 HeadDimOption = Annotated[
     int | None,
-    typer.Option("--head-dim", metavar="N", help="Attention: elements of a head. Default: 128.", show_default=False),
+    typer.Option(
+        "--head-dim",
+        metavar="N",
+        help="attention, attention_decode: elements of a head. Default: 128.",
+        show_default=False,
+    ),
 ]
 CausalOption = Annotated[
     bool | None, typer.Option("--causal", help="attention: queries see no later keys.", show_default=False)
 ]
 WindowOption = Annotated[
     int | None,
-    typer.Option("--window", metavar="N", help="Attention: only keys nearer than this are seen.", show_default=False),
+    typer.Option(
+        "--window",
+        metavar="N",
+        help="attention, attention_decode: only keys nearer than this are seen.",
+        show_default=False,
+    ),
 ]
 PageSizeOption = Annotated[
     int | None,
@@ -101,6 +125,9 @@ OPTIONS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Options that each family has; the others are refused."""
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,100}")
+"""Not all that `int` takes: no 1_0, and no digits of other scripts."""
+
 _SIZES_OF = {"gemm": "M N K", "grouped_gemm": "N K"}
 
 
@@ -111,7 +138,7 @@ def problem_of_options(
     *,
     dtype: str,
     layout: str | None,
-    alignment: int = 0,
+    alignment: int = CONTIGUOUS,
 ) -> Problem:
     """Return the problem that a command line describes.
 
@@ -142,10 +169,12 @@ def problem_of_options(
         n, k = sizes or ()
         groups = _numbers("group_sizes", _required(given, "group_sizes", kernel))
         return GroupedGemmProblem(groups, n, k, dtype, layout_of(kernel, layout), alignment)
+    if alignment != CONTIGUOUS:
+        raise typer.BadParameter(f"--alignment is for gemm and grouped_gemm; {kernel} takes contiguous heads")
     if layout is not None:
         head_dim = head_dim_of(layout)
         if given.setdefault("head_dim", head_dim) != head_dim:
-            raise typer.BadParameter(f"--layout {layout} contradicts --head-dim {given['head_dim']}")
+            raise typer.BadParameter(f"--head-dim {given['head_dim']} contradicts the layout {layout}")
     _required(given, "heads", kernel)
     for name in ("q_len", "kv_len"):
         if name in given:
@@ -165,10 +194,13 @@ def _required(given: Mapping[str, object], name: str, kernel: str) -> str:
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in str(text).split(","))
-    except ValueError:
-        raise typer.BadParameter(f"{_flag(name)} takes integers separated by commas, got {text!r}") from None
+    parts = [part.strip() for part in str(text).split(",")]
+    for place, part in enumerate(parts, start=1):
+        if not _INTEGER.fullmatch(part):
+            # Lists may have thousands of numbers: the wrong one is named alone.
+            number = f" as number {place} of {len(parts):,}" if len(parts) > 1 else ""
+            raise typer.BadParameter(f"{_flag(name)} takes integers separated by commas, got {part[:40]!r}{number}")
+    return tuple(map(int, parts))
 
 
 def _flag(name: str) -> str:

@@ -12,10 +12,12 @@ from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, KernelOpti
 from wavetune.cli.output import emit_json, show, two_columns, warn
 from wavetune.cli.progress import watch
 from wavetune.core.arch import find_arch
+from wavetune.core.config import GEMM
 from wavetune.core.dtype import find_dtype
 from wavetune.errors import ArchError, NoModelError
 from wavetune.runtime.codec import read_model
 from wavetune.runtime.device import ARCH_VARIABLE, resolve_arch
+from wavetune.runtime.family_file import is_family_file
 from wavetune.runtime.locate import find_model_file, model_file_name
 
 DEFAULT_ARCH = "nvidia-h200"
@@ -68,7 +70,11 @@ def report_command(
 
     The exact table is off: shapes count as never measured. Where shapes were part of the fit, the page says so.
     """
+    if kernel != GEMM.name:
+        raise NoModelError(f"reports are of gemm; `wavetune evaluate --model MODEL --oracle FILE` judges {kernel}")
     path = model or _installed_model(arch, kernel, dtype, layout)
+    if is_family_file(path):
+        raise NoModelError(f"{path} is no model of gemm; `wavetune evaluate --model {path} --oracle FILE` judges it")
     file = read_model(path)
     from wavetune.pipeline.report_inputs import ReportFiles, gather_inputs
     from wavetune.report.document import build_document

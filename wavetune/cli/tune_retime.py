@@ -8,10 +8,10 @@ import typer
 
 from wavetune.cli.live import CalibrationKey
 from wavetune.cli.options import ArchOption, DtypeOption, GpuOption, JsonOption, LayoutOption
-from wavetune.cli.output import data_table, describe_config, emit_json, format_us, show
+from wavetune.cli.output import data_table, describe_config, emit_json, format_sizes, format_us, show
 from wavetune.core.config import GEMM, FieldValue, KernelConfig
 from wavetune.core.problem import GemmProblem
-from wavetune.errors import ConfigError
+from wavetune.errors import ConfigError, ProblemError
 from wavetune.runtime.device import resolve_device
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def retime_command(
 
     configs = list(dict.fromkeys(read_config(text) for text in config))
     problem = GemmProblem(m, n, k, dtype, layout)
+    if problem.is_empty:
+        raise ProblemError(f"a size of {format_sizes(problem.dims)} is zero: there is nothing to time")
     device = resolve_device(arch)
     runner = open_runner(CalibrationKey("gemm", device.arch, problem.dtype, layout), gpu)
     prepared = runner.prepare(configs)

@@ -148,12 +148,13 @@ def run_tuning(
         reasons = "; ".join(dict.fromkeys(entry.reason for entry in plan.not_tuned))
         kind = NoModelError if any("no model" in entry.reason for entry in plan.not_tuned) else WorkloadError
         raise kind(f"nothing of the workload can be tuned: {reasons}")
-    make_folder(out)
     run = TuneRun(plan)
     rows = []
     try:
         for (dtype, layout), plans in plan.groups.items():
             runner = (opener or open_runner)(CalibrationKey("gemm", device.arch, dtype, layout), gpu)
+            # Only now: without a GPU there is nothing to put into it.
+            make_folder(out)
             journal = out / f"journal-{dtype}-{layout}.sqlite"
             with MeasurementStore(journal, runner.environment()) as store, watch() as observer:
                 group = tune_problems(runner, plans, store, options=options, observer=observer)

@@ -24,6 +24,7 @@ from wavetune.cli.output import (
 from wavetune.cli.progress import watch
 from wavetune.core.config import GEMM, KernelConfig
 from wavetune.core.problem import GemmProblem
+from wavetune.core.whole_file import describe_os_error, write_whole
 from wavetune.core.workload import Workload
 from wavetune.errors import NoModelError, RunnerError, WorkloadError
 from wavetune.runtime.device import Device
@@ -73,6 +74,8 @@ def tune_cublaslt(workload: Workload, device: Device, *, gpu: int, top: int, out
     problems, left_out = timeable_problems(workload)
     if not problems:
         raise WorkloadError(f"cuBLASLt's list is asked for no problem of the workload: {'; '.join(left_out)}")
+    # Refuses a GPU that is not there, or is another, before anything of torch is loaded or a folder is made.
+    live_runner(CalibrationKey(GEMM.name, device.arch, problems[0][0].dtype, "nk"), gpu, instead=NO_GPU)
     make_folder(out)
     rows: list[VendorRow] = []
     conditions: dict[str, Any] = {}
@@ -120,8 +123,6 @@ def _time(
     conditions: dict[str, Any],
 ) -> None:  # fmt: skip
     dtypes = dict.fromkeys(problem.dtype for problem, _ in problems)
-    # Refuses a GPU that is not there, or is another, before anything of torch is loaded.
-    live_runner(CalibrationKey(GEMM.name, device.arch, next(iter(dtypes)), "nk"), gpu, instead=NO_GPU)
     from wavetune.measure.cublaslt_contest import VendorContest
     from wavetune.report.vendor import VendorRow
 
@@ -189,6 +190,6 @@ def _ratio(value: float | None) -> str:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
-        raise WorkloadError(f"{path}: cannot write ({error.strerror or error})") from None
+        raise WorkloadError(describe_os_error(path, error)) from None

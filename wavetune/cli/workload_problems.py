@@ -58,7 +58,11 @@ def read_family_problems(path: Path, kernel: str, *, dtype: str, layout: str) ->
     dims = find_kernel_spec(kernel).dims
     if kernel in FAMILY_DEFAULTS and (rows := _rows_of_sizes(path, dims)) is not None:
         return _problems_of_rows(path, rows, kernel, dtype, layout)
-    workload = Workload.read(path, dtype=dtype)
+    try:
+        workload = Workload.read(path, dtype=dtype)
+    except WorkloadError as error:
+        # What is wrong with the workload may be that it was not meant as one.
+        raise WorkloadError(f"{error}; or, for {kernel}, the columns {','.join(row_names(kernel))}") from None
     problems: dict[Problem, None] = {}
     for number, entry in enumerate(workload.entries, start=1):
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from wavetune.cli.output import data_table, format_sizes, note, show
+from wavetune.core.whole_file import describe_os_error, replacing
 from wavetune.core.workload import Workload, write_problems
 from wavetune.core.workload_entry import SIZE_CLASSES, WorkloadEntry, WorkloadKey
 from wavetune.errors import WorkloadError
@@ -84,10 +85,10 @@ def print_exact_lines(files: Sequence[str], out: Path | None, as_json: bool) -> 
                 typer.echo(chunk, nl=False)
         else:
             try:
-                with out.open("w", encoding="utf-8", newline="") as file:
+                with replacing(out) as place, place.open("w", encoding="utf-8", newline="") as file:
                     file.writelines(parts)
             except OSError as error:
-                raise WorkloadError(f"{out}: cannot write ({error.strerror or error})") from None
+                raise WorkloadError(describe_os_error(out, error)) from None
         note(f"{lines.read:,} lines, {lines.ignored:,} ignored, {different:,} different")
 
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from wavetune.core.dtype import find_dtype
-from wavetune.core.problem import check_dimension
+from wavetune.core.problem import check_dimension, check_positive
 from wavetune.errors import ProblemError, ProblemTypeError
 
 HEAD_DIMS = (64, 96, 128, 256)
 """Elements of a head that kernels are written for."""
+
+MAX_SEQUENCES = 1 << 20
+"""Of one launch. A problem holds a length for each, so a slip of the finger would fill the memory."""
 
 MAX_SPREAD = 100
 """Largest spread of lengths, percent: the shortest sequence is as good as empty."""
@@ -118,6 +121,8 @@ class AttentionProblem(_SharedHeads):
         if len(dims) != 8:
             raise ProblemError(f"a key of attention has 8 sizes, got {tuple(dims)}")
         batch, q_len, kv_len, spread, heads, kv_heads, is_causal, window = dims
+        batch = check_sequences("batch", batch)
+        q_len, kv_len = check_dimension("q_len", q_len), check_dimension("kv_len", kv_len)
         return cls(
             spaced_lengths(batch, q_len, spread), spaced_lengths(batch, kv_len, spread), heads, kv_heads,
             head_dim_of(layout), bool(is_causal), window, dtype,
@@ -201,6 +206,7 @@ class AttentionDecodeProblem(_SharedHeads):
         if len(dims) != 7:
             raise ProblemError(f"a key of attention_decode has 7 sizes, got {tuple(dims)}")
         batch, kv_len, spread, heads, kv_heads, page_size, window = dims
+        batch, kv_len = check_sequences("batch", batch), check_dimension("kv_len", kv_len)
         return cls(
             spaced_lengths(batch, kv_len, spread), heads, kv_heads, head_dim_of(layout), page_size, window, dtype
         )  # fmt: skip
@@ -307,17 +313,11 @@ def check_head_dim(value: object) -> int:
     return number
 
 
-def check_positive(name: str, value: object) -> int:
-    """Return a positive integer.
-
-    Raises
-    ------
-    ProblemError, ProblemTypeError
-        If ``value`` is something else; names ``name``.
-    """
-    number = check_dimension(name, value)
-    if number == 0:
-        raise ProblemError(f"{name} must be positive, got 0")
+def check_sequences(name: str, value: object) -> int:
+    """Return a number of sequences, from 1 to `MAX_SEQUENCES`; raises as `check_positive`."""
+    number = check_positive(name, value)
+    if number > MAX_SEQUENCES:
+        raise ProblemError(f"{name} must be at most {MAX_SEQUENCES:,}: each sequence has a length, got {number}")
     return number
 
 

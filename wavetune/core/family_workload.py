@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem
+from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, check_sequences
 from wavetune.core.config import ATTENTION, ATTENTION_DECODE, GROUPED_GEMM, find_kernel_spec
-from wavetune.core.grouped_problem import GroupedGemmProblem, spread_groups
+from wavetune.core.grouped_problem import GroupedGemmProblem, check_experts, spread_groups
 from wavetune.core.problem import Problem
 from wavetune.core.workload_entry import WorkloadKey
 from wavetune.errors import ProblemError
@@ -53,22 +53,28 @@ def problem_of_key(key: WorkloadKey) -> Problem | None:
 
     One query row of each sequence against a longer cache is a decode step. Groups of unknown sizes are taken to be as
     even as possible; groups of different weights are none, and so are batched products.
+
+    Raises
+    ------
+    ProblemError
+        If there are more sequences or experts than a problem can hold.
     """
     if key.operation == "grouped_gemm" and key.layout == "nk" and key.dtype_b == key.dtype:
         if not key.groups:
-            active = min(key.batch, key.m)
-            sizes = spread_groups(key.batch, key.m, active, -(-key.m // active))
+            experts = check_experts(key.batch)
+            active = min(experts, key.m)
+            sizes = spread_groups(experts, key.m, active, -(-key.m // active))
         elif all(group[1:] == (key.n, key.k) for group in key.groups):
             sizes = tuple(group[0] for group in key.groups)
         else:
             return None
         return GroupedGemmProblem(sizes, key.n, key.k, key.dtype, "nk", key.alignment)
     if key.operation == "attention" and key.heads:
-        kv_heads = key.kv_heads or key.heads
+        kv_heads, batch = key.kv_heads or key.heads, check_sequences("batch", key.batch)
         if key.m == 1 and key.n > 1:
-            return AttentionDecodeProblem((key.n,) * key.batch, key.heads, kv_heads, key.k, dtype=key.dtype)
+            return AttentionDecodeProblem((key.n,) * batch, key.heads, kv_heads, key.k, dtype=key.dtype)
         return AttentionProblem(
-            (key.m,) * key.batch, (key.n,) * key.batch, key.heads, kv_heads, key.k, key.is_causal, dtype=key.dtype
+            (key.m,) * batch, (key.n,) * batch, key.heads, kv_heads, key.k, key.is_causal, dtype=key.dtype
         )
     return None
 

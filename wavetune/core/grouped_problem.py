@@ -9,8 +9,11 @@ from functools import lru_cache
 from typing import ClassVar
 
 from wavetune.core.dtype import find_dtype
-from wavetune.core.problem import ALIGNMENTS, CONTIGUOUS, MAX_DIMENSION, check_dimension
+from wavetune.core.problem import ALIGNMENTS, CONTIGUOUS, MAX_DIMENSION, check_dimension, check_positive
 from wavetune.errors import ProblemError, ProblemTypeError
+
+MAX_EXPERTS = 1 << 20
+"""Of one layer. A problem holds a size for each, so a slip of the finger would fill the memory."""
 
 GROUPED_LAYOUTS = ("nk", "gated")
 """What the weight [experts, n, k] holds: ``nk`` one projection, ``gated`` n / 2 rows of a gate projection before n / 2
@@ -80,6 +83,7 @@ class GroupedGemmProblem:
         if len(dims) != 6:
             raise ProblemError(f"a key of grouped_gemm has 6 sizes, got {tuple(dims)}")
         experts, tokens, active, largest, n, k = dims
+        experts = check_experts(experts)
         return cls(spread_groups(experts, tokens, active, largest), n, k, dtype, layout)
 
     @property
@@ -136,7 +140,8 @@ def check_group_sizes(value: object) -> tuple[int, ...]:
         If it is no sequence of integers, one of them is negative, there is none, or they sum to more than
         `wavetune.core.problem.MAX_DIMENSION`; names the element.
     """
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    # An array without axes says that it can be iterated, and cannot.
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable) or getattr(value, "ndim", None) == 0:
         raise ProblemTypeError(f"group_sizes must be a sequence of integers, got {value!r}")
     # The common case at once; what is left is named element by element.
     sizes = tuple(value)
@@ -147,6 +152,20 @@ def check_group_sizes(value: object) -> tuple[int, ...]:
     if sum(sizes) > MAX_DIMENSION:
         raise ProblemError(f"group_sizes must sum to at most {MAX_DIMENSION} (2**31 - 1), got {sum(sizes)}")
     return sizes
+
+
+def check_experts(value: object) -> int:
+    """Return a number of experts.
+
+    Raises
+    ------
+    ProblemTypeError, ProblemError
+        If it is no integer from 1 to `MAX_EXPERTS`.
+    """
+    experts = check_positive("experts", value)
+    if experts > MAX_EXPERTS:
+        raise ProblemError(f"experts must be at most {MAX_EXPERTS:,}: each has a group size, got {experts}")
+    return experts
 
 
 @lru_cache(maxsize=4096)

@@ -83,6 +83,20 @@ def check_dimension(name: str, value: object) -> int:
     return number
 
 
+def check_positive(name: str, value: object) -> int:
+    """Return a positive integer.
+
+    Raises
+    ------
+    ProblemError, ProblemTypeError
+        If ``value`` is something else; names ``name``.
+    """
+    number = check_dimension(name, value)
+    if number == 0:
+        raise ProblemError(f"{name} must be positive, got 0")
+    return number
+
+
 @dataclass(frozen=True, slots=True)
 class GemmProblem:
     """C[m, n] = A[m, k] B[k, n], accumulated in fp32.

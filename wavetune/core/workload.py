@@ -11,7 +11,6 @@ import csv
 import gzip
 import io
 import json
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from typing import IO, Any
 
 from wavetune.core.problem import GemmProblem
 from wavetune.core.strict_json import json_error, load_json
+from wavetune.core.whole_file import describe_os_error, replacing
 from wavetune.core.workload_entry import ENTRY_FIELDS, WorkloadEntry, WorkloadKey
 from wavetune.errors import WavetuneError, WorkloadError
 
@@ -113,6 +113,10 @@ class Workload:
             If the file cannot be read, or holds a problem that nothing can compute; names file and line or entry.
         """
         text = _read_text(Path(path))
+        if not text.strip():
+            raise WorkloadError(
+                f"{path}: the file is empty; expected a workload in JSON, or CSV with the columns m,n,k"
+            )
         defaults = {"dtype": dtype, "layout": layout}
         numbered = problems_of_text(path, text) if text.lstrip()[:1] in ("{", "[") else _csv_problems(path, text)
         entries = []
@@ -134,21 +138,20 @@ def write_problems(path: str | Path, problems: Iterable[str]) -> None:
     WorkloadError
         If the file cannot be written.
     """
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with partial.open("wb") as raw, _text_writer(raw, path.suffix == ".gz") as file:
+        with (
+            replacing(path) as place,
+            place.open("wb") as raw,
+            _text_writer(raw, Path(path).suffix == ".gz") as file,
+        ):
             file.write(f'{{\n  "schema_version": {SCHEMA_VERSION},\n  "problems": [')
             separator = "\n"
             for problem in problems:
                 file.write(f"{separator}    {problem}")
                 separator = ",\n"
             file.write("\n  ]\n}\n")
-        partial.replace(path)
     except OSError as error:
-        raise WorkloadError(f"{path}: cannot write ({error.strerror or error})") from None
-    finally:
-        partial.unlink(missing_ok=True)
+        raise WorkloadError(describe_os_error(path, error)) from None
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import wavetune
 from wavetune.core.config import GEMM, KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.core.shorthand import spell_config
+from wavetune.core.whole_file import describe_os_error, write_whole
 from wavetune.errors import StoreError
 from wavetune.pipeline.tune import TunedGroup
 from wavetune.pipeline.tune_stages import CONFIRM
@@ -106,13 +107,10 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    partial = path.with_name(f".{path.name}.part")
     try:
-        partial.write_text(text.getvalue(), encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, text.getvalue())
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StoreError(f"{path}: cannot write ({error.strerror or error}); choose another place") from None
+        raise StoreError(f"{describe_os_error(path, error)}; choose another place") from None
 
 
 def write_confirmed(path: Path, group: TunedGroup, store: MeasurementStore) -> int:

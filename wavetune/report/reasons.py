@@ -27,8 +27,10 @@ TERM_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 FAMILY_TERM_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "launch": ("launch",),
-        "passing of waves": ("wave", "wave_trip"),
-        "work of the SMs": ("depth_trip", "work", "work_trip", "makespan"),
+        "passing of waves": ("wave", "wave_trip", "wave_longest"),
+        "work of the SMs": (
+            "depth_trip", "depth_longest", "work", "work_trip", "makespan", "crowd_1", "crowd_2", "crowd_3",
+        ),  # fmt: skip
         "the longest CTA": ("longest",),
         "bytes moved": ("bytes",),
     }
@@ -64,7 +66,7 @@ def describe_launch(anatomy: LaunchAnatomy, arch: ArchSpec) -> Iterator[tuple[st
         yield (
             "split-k",
             f"k is cut in {split_k}: {split_k} times the CTAs, 1/{split_k} of the trips; "
-            f"partial sums move {_megabytes(mapping.workspace_bytes)}",
+            f"partial sums move {_in_bytes(mapping.workspace_bytes)}",
         )
     yield "bytes", _bytes(anatomy, arch)
     yield from _time(anatomy)
@@ -85,7 +87,7 @@ def describe_family_launch(anatomy: FamilyAnatomy) -> Iterator[tuple[str, str]]:
     bound = "memory" if anatomy.memory_us > anatomy.compute_us else "arithmetic"
     yield (
         "bytes",
-        f"{_megabytes(shape.moved_bytes)} move: at least {anatomy.memory_us:.1f} us at peak bandwidth, "
+        f"{_in_bytes(shape.moved_bytes)} move: at least {anatomy.memory_us:.1f} us at peak bandwidth, "
         f"{anatomy.compute_us:.1f} us at the peak matrix rate, so {bound} bounds it",
     )
     yield from _time(anatomy)
@@ -177,20 +179,23 @@ def _bytes(anatomy: LaunchAnatomy, arch: ArchSpec) -> str:
     mapping = anatomy.mapping
     bound = "memory" if anatomy.memory_us > anatomy.compute_us else "arithmetic"
     text = (
-        f"A, B and C are {_megabytes(mapping.compulsory_bytes)}: at least {anatomy.memory_us:.1f} us at peak "
+        f"A, B and C are {_in_bytes(mapping.compulsory_bytes)}: at least {anatomy.memory_us:.1f} us at peak "
         f"bandwidth, {anatomy.compute_us:.1f} us at the peak matrix rate, so {bound} bounds it"
     )
     if mapping.reread_bytes:
         text += (
-            f"; B outgrows the {_megabytes(reusable_l2_bytes(arch.l2_bytes))} of cache that it can keep, "
-            f"and {_megabytes(mapping.reread_bytes)} are fetched again"
+            f"; B outgrows the {_in_bytes(reusable_l2_bytes(arch.l2_bytes))} of cache that it can keep, "
+            f"and {_in_bytes(mapping.reread_bytes)} are fetched again"
         )
     return text
 
 
-def _megabytes(n_bytes: float) -> str:
-    megabytes = n_bytes / BYTES_PER_MB
-    return f"{megabytes:,.0f} MB" if megabytes >= 100 else f"{megabytes:.3g} MB"
+def _in_bytes(n_bytes: float) -> str:
+    for unit, size in (("GB", 1000 * BYTES_PER_MB), ("MB", BYTES_PER_MB), ("KB", BYTES_PER_MB / 1000)):
+        if n_bytes >= size:
+            break
+    amount = n_bytes / size
+    return f"{amount:.0f} {unit}" if amount >= 100 else f"{amount:.3g} {unit}"
 
 
 def _count(number: int, noun: str) -> str:

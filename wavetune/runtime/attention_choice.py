@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, check_positive
+from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, check_sequences
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import check_dimension
 from wavetune.errors import NoModelError, ProblemError
@@ -173,9 +173,13 @@ def decode_problem(
 
 def _lengths(name: str, value: Lengths, batch: int) -> tuple[int, ...]:
     """Return one length a sequence."""
-    batch = check_positive("batch", batch)
-    if isinstance(value, Iterable) and not isinstance(value, str):
+    batch = check_sequences("batch", batch)
+    # An array without axes says that it can be iterated, and cannot.
+    has_axes = getattr(value, "ndim", None) != 0
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes) and has_axes:
         lengths = tuple(value)
+        if not lengths:
+            raise ProblemError(f"{name} is empty: there is no sequence")
         if batch not in (1, len(lengths)):
             raise ProblemError(f"{name} has {len(lengths)} lengths, but there are {batch} sequences")
         return lengths
@@ -210,9 +214,10 @@ def choose_attention(
     if known is not None:
         return known
     model = find_model(problem, device)
-    choice = chooser_for(model, problem, device.num_sms).choose(problem.dims)
+    chooser = chooser_for(model, problem, device.num_sms)
+    choice = chooser.default(problem.dims) if memory.settings.disable else chooser.choose(problem.dims)
     if choice is None:
-        raise NoModelError(f"{model.path}: no configuration is legal for {problem}")
+        raise NoModelError(f"{model.path}: no configuration is legal for {problem.kernel} {problem.dims}")
     if len(memory.answers) >= MAX_REMEMBERED:
         memory.answers.clear()
     memory.answers[key] = choice

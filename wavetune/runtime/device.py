@@ -119,7 +119,7 @@ def resolve_arch(arch: str | None) -> ArchSpec:
     """
     name = settings().arch if arch is None else arch
     if not name:
-        raise ArchError(f"no GPU architecture given: pass arch=... or set {ARCH_VARIABLE}; known: {', '.join(ARCHS)}")
+        raise ArchError(f"no GPU architecture given: pass arch=... (--arch) or set {ARCH_VARIABLE}; known: {', '.join(ARCHS)}")
     return find_arch(name)
 
 
@@ -136,7 +136,7 @@ def _ask_driver() -> Device:
         found = nvml.describe_visible(0)
     except RunnerError as error:
         raise ArchError(
-            f"no GPU architecture given, and none found ({error}): pass arch=... or set {ARCH_VARIABLE}; "
+            f"no GPU architecture given, and none found ({error}): pass arch=... (--arch) or set {ARCH_VARIABLE}; "
             f"known: {', '.join(ARCHS)}"
         ) from None
     arch = _find_by_name(found.name)

@@ -9,11 +9,12 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wavetune.core.config import KernelConfig
+from wavetune.core.config import KernelConfig, find_kernel_spec
 from wavetune.core.problem import Problem
+from wavetune.core.shorthand import name_sizes
 from wavetune.errors import MissError, NoModelError
 from wavetune.runtime.choice import Choice, RankedConfig, Source
-from wavetune.runtime.device import resolve_device
+from wavetune.runtime.device import Device, resolve_device
 from wavetune.runtime.numerics import check_numerics
 from wavetune.waves.geometry import wave_geometry
 
@@ -42,14 +43,10 @@ def choose_of_family(
     NoModelError
         If no family answers for the problem, or under a numerics class that families do not have.
     MissError
-        If the forms had to answer beyond what was measured, and ``on_miss`` is ``error``.
+        If the forms had to answer beyond what was measured, and ``on_miss`` is ``error``; with ``default`` the
+        model's default configuration answers there.
     """
-    choice: FamilyChoice = _function(problem, 1, numerics)(problem, arch=arch, num_sms=num_sms)
-    if on_miss == "error" and choice.source is Source.MODEL:
-        raise MissError(
-            f"{problem.kernel} {problem.dims} is beyond what was measured; calibrate it, or allow the model"
-        )
-    return choice.config
+    return _answer(problem, arch, num_sms, numerics, on_miss).config
 
 
 def rank_of_family(problem: Problem, arch: str | None, num_sms: int | None, numerics: str) -> list[RankedConfig]:
@@ -60,15 +57,20 @@ def rank_of_family(problem: Problem, arch: str | None, num_sms: int | None, nume
 
 def explain_of_family(problem: Problem, arch: str | None, num_sms: int | None, numerics: str, on_miss: str) -> Choice:
     """Return what `choose_of_family` returns, with its source, prediction, waves and runner-up; raises alike."""
-    module = import_module(_entry(problem)[0])
-    choose_of_family(problem, arch, num_sms, numerics, on_miss)
+    answer = _answer(problem, arch, num_sms, numerics, on_miss)
     device = resolve_device(arch, num_sms)
-    model: FamilyFile = module.find_model(problem, device)
-    return explain_from(model, problem, device.num_sms)
+    return explain_from(_find_model(problem, device), problem, device.num_sms, answer)
 
 
-def explain_from(model: FamilyFile, problem: Problem, num_sms: int | None = None) -> Choice:
+def explain_from(
+    model: FamilyFile, problem: Problem, num_sms: int | None = None, answer: FamilyChoice | None = None
+) -> Choice:
     """Return the answer of one model file to a problem, and the reasons.
+
+    Parameters
+    ----------
+    answer : FamilyChoice, optional
+        What was answered from this file, where settings or a miss policy had a say.
 
     Raises
     ------
@@ -77,9 +79,9 @@ def explain_from(model: FamilyFile, problem: Problem, num_sms: int | None = None
     """
     chooser = chooser_for(model, problem, num_sms)
     num_sms = num_sms or model.num_sms
-    choice = chooser.choose(problem.dims)
+    choice = answer or chooser.choose(problem.dims)
     if choice is None:
-        raise NoModelError(f"{model.path or 'the model'}: no configuration is legal for {problem}")
+        raise NoModelError(f"{model.path or 'the model'}: no configuration is legal for {_describe(problem)}")
     ranked = chooser.rank(problem.dims)
     predicted_us = next(entry.latency_us for entry in ranked if entry.config == choice.config)
     rival = next((entry for entry in ranked if entry.config != choice.config), None)
@@ -121,6 +123,30 @@ def chooser_for(
     module = import_module(_entry(problem)[0])
     chooser: FamilyChooser = module.chooser_for(model, problem, num_sms, use_exact=use_exact)
     return chooser
+
+
+def _answer(problem: Problem, arch: str | None, num_sms: int | None, numerics: str, on_miss: str) -> FamilyChoice:
+    """Answer as `choose_of_family` does. Nothing measures a family live: ``measure`` leaves it to the forms."""
+    choice: FamilyChoice = _function(problem, 1, numerics)(problem, arch=arch, num_sms=num_sms)
+    if choice.source is not Source.MODEL or on_miss not in ("default", "error"):
+        return choice
+    if on_miss == "error":
+        raise MissError(
+            f"{_describe(problem)} is beyond what was measured, and on_miss is 'error'; calibrate with it in a "
+            "workload, or choose another on_miss"
+        )
+    device = resolve_device(arch, num_sms)
+    return chooser_for(_find_model(problem, device), problem, device.num_sms).default(problem.dims) or choice
+
+
+def _find_model(problem: Problem, device: Device) -> FamilyFile:
+    model: FamilyFile = import_module(_entry(problem)[0]).find_model(problem, device)
+    return model
+
+
+def _describe(problem: Problem) -> str:
+    """Name a problem by its key: the lengths of a batch, or the groups of a layer, may be thousands."""
+    return f"{problem.kernel} {name_sizes(find_kernel_spec(problem.kernel).dims, problem.dims)}"
 
 
 def _function(problem: Problem, which: int, numerics: str) -> Any:

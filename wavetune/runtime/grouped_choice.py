@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from wavetune.core.arch import find_arch
 from wavetune.core.config import KernelConfig
-from wavetune.core.grouped_problem import GroupedGemmProblem
+from wavetune.core.grouped_problem import GroupedGemmProblem, check_experts, check_group_sizes
+from wavetune.core.problem import check_dimension, check_positive
 from wavetune.core.routing import LIKELY, Routing, sample_groups
-from wavetune.errors import NoModelError
+from wavetune.errors import NoModelError, ProblemError, ProblemTypeError
 from wavetune.mapping.grouped_gemm import map_grouped_gemm, widest_groups
 from wavetune.mapping.grouped_shape import grouped_mapping
 from wavetune.mapping.kernel_mapping import LaunchShape
@@ -34,16 +35,26 @@ class RoutingPrior:
     Parameters
     ----------
     routings : tuple of Routing, default=LIKELY
-        Laws of popularity, all equally likely; see `wavetune.core.routing`.
+        Laws of popularity, all equally likely; see `wavetune.core.routing`. At least one.
     samples : int, default=8
-        Histograms drawn of each.
+        Histograms drawn of each, positive.
     seed : int, default=0
         Equal seeds give equal histograms.
+
+    Raises
+    ------
+    ProblemTypeError, ProblemError
+        If there would be no histogram.
     """
 
     routings: tuple[Routing, ...] = LIKELY
     samples: int = 8
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive("samples", self.samples)
+        if not self.routings:
+            raise ProblemError("routings is empty: a prior needs a law of popularity")
 
     def histograms(self, experts: int, tokens: int, top_k: int | None = None) -> list[tuple[int, ...]]:
         """Draw histograms; with ``top_k`` experts a token, no expert gets more than ``tokens / top_k``."""
@@ -115,7 +126,7 @@ def choose_grouped_gemm_config(
     ArchError
         If the GPU is unknown, or none was named and none found.
     """
-    problem = GroupedGemmProblem(tuple(group_sizes), n, k, dtype, layout, alignment)
+    problem = GroupedGemmProblem(check_group_sizes(group_sizes), n, k, dtype, layout, alignment)
     return choose_grouped_gemm(problem, arch=arch, num_sms=num_sms).config
 
 
@@ -188,6 +199,10 @@ def choose_grouped_gemm_for_graph(
     ProblemTypeError, ProblemError, NoModelError, ArchError
         As `choose_grouped_gemm_config` does.
     """
+    experts, tokens = check_experts(experts), check_dimension("tokens", tokens)
+    top_k = None if top_k is None else check_positive("top_k", top_k)
+    if not isinstance(prior, RoutingPrior):
+        raise ProblemTypeError(f"prior must be a RoutingPrior, got {prior!r}")
     problem = GroupedGemmProblem(widest_groups(experts, tokens), n, k, dtype, layout, alignment)
     forms = find_forms(dtype, layout, arch, num_sms)
     key = ("any", problem, top_k, prior, forms.arch.name, forms.num_sms)
@@ -263,9 +278,9 @@ def find_model(problem: GroupedGemmProblem, device: Device) -> FamilyFile:
 def _choose(forms: GroupedForms, problem: GroupedGemmProblem) -> FamilyChoice:
     legal = forms.legal(problem)
     if not legal:
-        raise NoModelError(f"{forms.model.path}: no configuration is legal for {problem}")
-    if problem.is_empty:
-        return FamilyChoice(forms.configs[legal[0]], Source.EMPTY, 0.0)
+        raise NoModelError(f"{forms.model.path}: no configuration is legal for {problem.kernel} {problem.dims}")
+    if problem.is_empty or settings().disable:
+        return _default(forms, problem)
     if problem.dims in forms.model.exact:
         choice = chooser_for(forms.model, problem, forms.num_sms).choose(problem.dims)
         if choice is not None and choice.source is Source.EXACT:
@@ -276,14 +291,20 @@ def _choose(forms: GroupedForms, problem: GroupedGemmProblem) -> FamilyChoice:
     return FamilyChoice(forms.configs[legal[place]], source, latencies[place])
 
 
+def _default(forms: GroupedForms, problem: GroupedGemmProblem) -> FamilyChoice:
+    choice = chooser_for(forms.model, problem, forms.num_sms).default(problem.dims)
+    assert choice is not None  # Callers have seen to it that some form is legal.
+    return choice
+
+
 def _least_regret(
     forms: GroupedForms, problem: GroupedGemmProblem, top_k: int | None, prior: RoutingPrior
 ) -> FamilyChoice:
     legal = forms.legal(problem)
     if not legal:
-        raise NoModelError(f"{forms.model.path}: no configuration is legal for {problem}")
-    if problem.is_empty:
-        return FamilyChoice(forms.configs[legal[0]], Source.EMPTY, 0.0)
+        raise NoModelError(f"{forms.model.path}: no configuration is legal for {problem.kernel} {problem.dims}")
+    if problem.is_empty or settings().disable:
+        return _default(forms, problem)
     histograms = prior.histograms(problem.experts, problem.tokens, top_k)
     place, latency_us = least_expected_regret(
         [

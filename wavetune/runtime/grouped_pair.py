@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from wavetune.core.config import KernelConfig
-from wavetune.core.grouped_problem import GroupedGemmProblem
-from wavetune.errors import NoModelError, ProblemError
+from wavetune.core.grouped_problem import GroupedGemmProblem, check_group_sizes
+from wavetune.errors import NoModelError, ProblemError, ProblemTypeError
 from wavetune.runtime.choice import RankedConfig
 from wavetune.runtime.grouped_choice import rank_grouped_gemm
 
@@ -75,11 +75,16 @@ def choose_grouped_gemm_pair(
     ProblemTypeError, ProblemError, NoModelError, ArchError
         As `choose_grouped_gemm_config` does; also if ``align_us`` is negative.
     """
+    if isinstance(align_us, bool) or not isinstance(align_us, int | float):
+        raise ProblemTypeError(f"align_us must be a number, got {align_us!r}")
     if not align_us >= 0.0:
         raise ProblemError(f"align_us must not be negative, got {align_us!r}")
-    sizes = tuple(group_sizes)
+    sizes = check_group_sizes(group_sizes)
     best = []
-    for (n, k), layout in ((up, up_layout), (down, "nk")):
+    for name, weight, layout in (("up", up, up_layout), ("down", down, "nk")):
+        if not isinstance(weight, tuple | list) or len(weight) != 2:
+            raise ProblemTypeError(f"{name} must be (n, k) of an expert's weight, got {weight!r}")
+        n, k = weight
         problem = GroupedGemmProblem(sizes, n, k, dtype, layout)
         by_height: dict[int, RankedConfig] = {}
         for ranked in rank_grouped_gemm(problem, arch=arch, num_sms=num_sms):

@@ -83,7 +83,7 @@ def parse_document(
     if last is not None and kept is not None:
         document[last[0]] = kept
     if document.get("schema") != schema:
-        reader.fail("schema", f"expected {schema!r}, got {document.get('schema')!r}; this is not a model file")
+        reader.fail("schema", f"expected {schema!r}, got {document.get('schema')!r}; this is another kind of file")
     found = reader.integer(document, "schema_version", 1)
     if found > version:
         reader.fail(
@@ -122,29 +122,24 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def write_bytes(data: bytes, path: str | os.PathLike[str]) -> None:
-    """Write a file atomically: a reader sees the old file or the new one, never a part.
+    """Write a file whole or not at all, see `wavetune.core.whole_file.replacing`; its folder is made.
 
     Raises
     ------
     ModelFileError
         If the folder cannot be written.
     """
-    import tempfile  # Readers do without: it takes milliseconds to import.
+    from wavetune.core.whole_file import replacing  # Readers do without.
 
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
+        with replacing(target) as place, open(place, "wb") as file:
+            file.write(data)
+            file.flush()
+            # Devices and pipes, which are written to in place, have nothing to synchronize.
+            if place != target:
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
     except OSError as error:
         raise ModelFileError(f"{target}: cannot write: {error.strerror or error}") from None
 

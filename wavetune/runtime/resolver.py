@@ -11,9 +11,9 @@ import logging
 import math
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from wavetune.core.config import KernelConfig, find_kernel_spec
+from wavetune.core.config import KernelConfig, KernelSpec, find_kernel_spec
 from wavetune.core.problem import GemmProblem
-from wavetune.errors import MissError, NoModelError
+from wavetune.errors import ConfigError, MissError, NoModelError
 from wavetune.mapping.gemm import map_gemm
 from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason, launch_limit_reason
 from wavetune.mapping.numerics import ReductionOrder, is_deterministic, reduction_order
@@ -84,7 +84,7 @@ class Resolver:
         self._tables = tables
         self._settings = settings
         self._spec = find_kernel_spec(key.kernel)
-        self._forced = None if settings.force_config is None else self._spec.config(settings.force_config)
+        self._forced = _forced_config(settings, self._spec)
         model = tables.model
         self._chooser = (
             None if model is None else GemmChooser(model, device.arch, device.num_sms, numerics=key.numerics)
@@ -288,3 +288,12 @@ class Resolver:
 
     def _fail(self, problem: GemmProblem) -> NoReturn:
         raise NoModelError(f"nothing knows a legal configuration for {problem}: {self._tables.missing}")
+
+
+def _forced_config(settings: Settings, spec: KernelSpec) -> KernelConfig | None:
+    if settings.force_config is None:
+        return None
+    try:
+        return spec.config(settings.force_config)
+    except ConfigError as error:
+        raise ConfigError(f"setting force_config (WAVETUNE_FORCE_CONFIG): {error}") from None

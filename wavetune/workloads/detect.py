@@ -65,6 +65,8 @@ def detect_format(source: LineSource) -> str:
         If nothing at its beginning is known; the message lists the formats.
     """
     text = source.head().decode("utf-8", "replace")
+    if not text.strip():
+        raise WorkloadError(f"{source.name}: {source.damage or 'the file is empty'}; check where it comes from")
     found = _json_format(source, text) if text.lstrip()[:1] in ("{", "[") else ""
     lines = text.splitlines()
     if not found:

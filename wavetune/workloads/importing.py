@@ -139,6 +139,8 @@ def import_files(
         if not tally.is_empty:
             return ImportedWorkload(tally, files)
         refused = next((f"; {f.path}:{f.first_bad.first_line}: {f.first_bad.reason}" for f in files if f.first_bad), "")
+        empty = sum(account.empty for account in files)
+        refused = refused or (f"; {empty:,} have a size of zero: there is nothing to compute" if empty else "")
         raise WorkloadError(f"no problem found in {', '.join(account.path for account in files)}{refused}")
     except BaseException:
         tally.close()
