@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from wavetune.report.metrics import (
     summarise_efficiency,
     summarise_regret,
 )
+from wavetune.runtime.choice import Source
 from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.family_file import FamilyFile
 from wavetune.runtime.model_file import ModelFile
@@ -178,38 +180,100 @@ def evaluate_model(model: ModelFile, sweep: MeasurementTable, *, with_exact: boo
     """
     check_sweep(model, sweep)
     chooser = GemmChooser(model, find_arch(model.arch), use_exact=with_exact)
-    position = {entry.config: index for index, entry in enumerate(sweep.configs)}
-    problems, latency = sweep.latency_matrix()
-    default = position.get(model.forms[model.default_index].config)
-    results: list[ShapeResult] = []
-    errors: list[float] = []
-    for sizes, measured in zip(problems.tolist(), latency, strict=True):
-        m, n, k = sizes
+    judge = SweepJudge(sweep, model.forms[model.default_index].config)
+    for dims, measured in judge.problems():
+        m, n, k = dims
         problem = GemmProblem(m, n, k, model.dtype, model.layout)
-        choice = chooser.explain(problem)
+        choice, ranking = chooser.explain(problem), chooser.rank(problem)
+        judge.add(dims, measured, choice, [entry.config for entry in ranking], chooser.predict(problem))
+    return summarise_results(judge.results, judge.errors)
+
+
+class AnyChoice(Protocol):
+    """What is judged of an answer."""
+
+    @property
+    def config(self) -> KernelConfig:
+        """The configuration."""
+
+    @property
+    def source(self) -> Source:
+        """Where it comes from."""
+
+    @property
+    def latency_us(self) -> float:
+        """Its latency as predicted, or as measured where the exact table answered."""
+
+
+class SweepJudge:
+    """Compares answers with the best of a sweep, problem by problem.
+
+    Parameters
+    ----------
+    sweep : MeasurementTable
+        Every problem measured with many configurations.
+    default : KernelConfig
+        The model's default.
+    """
+
+    def __init__(self, sweep: MeasurementTable, default: KernelConfig) -> None:
+        self.results: list[ShapeResult] = []
+        self.errors: list[float] = []
+        self._sweep = sweep
+        self._position = {entry.config: index for index, entry in enumerate(sweep.configs)}
+        self._default = default
+
+    def problems(self) -> Iterator[tuple[tuple[int, ...], FloatArray]]:
+        """Yield the sizes of each problem and the latencies of the sweep's configurations, NaN where unmeasured."""
+        for sizes, measured in zip(*self._sweep.latency_matrix(), strict=True):
+            yield tuple(sizes.tolist()), measured
+
+    def add(
+        self,
+        dims: tuple[int, ...],
+        measured: FloatArray,
+        choice: AnyChoice,
+        ranking: Iterable[KernelConfig],
+        predicted_us: Mapping[KernelConfig, float],
+    ) -> None:
+        """Judge one answer.
+
+        Parameters
+        ----------
+        dims, measured
+            As `problems` yields them.
+        choice : AnyChoice
+            What the model chose.
+        ranking : iterable of KernelConfig
+            What it would have chosen next, best first.
+        predicted_us : mapping of KernelConfig to float
+            Predicted latencies whose errors count where a configuration is near the best.
+        """
+        position = self._position
         winner = int(np.nanargmin(measured))
         best_us = float(measured[winner])
-        index = position.get(choice.config)
-        ranked = [position[entry.config] for entry in chooser.rank(problem) if entry.config in position]
-        results.append(
+        columns = [position[config] for config in ranking if config in position]
+
+        def of(config: KernelConfig) -> float:
+            return float(measured[position[config]]) if config in position else math.nan
+
+        self.results.append(
             ShapeResult(
-                problem.dims,
+                dims,
                 choice.config,
-                sweep.configs[winner].config,
+                self._sweep.configs[winner].config,
                 choice.source,
                 choice.latency_us,
-                float(measured[index]) if index is not None else float("nan"),
+                of(choice.config),
                 best_us,
-                default_us=float(measured[default]) if default is not None else float("nan"),
-                top3_us=fastest(measured[ranked[:3]]),
-                top8_us=fastest(measured[ranked[:8]]),
+                default_us=of(self._default),
+                top3_us=fastest(measured[columns[:3]]),
+                top8_us=fastest(measured[columns[:8]]),
             )
         )
-        for config, predicted_us in chooser.predict(problem).items():
-            row = position.get(config)
-            if row is not None and measured[row] <= NEAR_BEST * best_us:
-                errors.append(abs(predicted_us / measured[row] - 1.0))
-    return summarise_results(results, errors)
+        for config, latency_us in predicted_us.items():
+            if of(config) <= NEAR_BEST * best_us:
+                self.errors.append(abs(latency_us / of(config) - 1.0))
 
 
 def check_sweep(model: ModelFile | FamilyFile, sweep: MeasurementTable) -> None:

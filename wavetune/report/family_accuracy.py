@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wavetune.report.accuracy import AccuracyReport, ShapeResult, check_sweep, fastest, summarise_results
-from wavetune.report.metrics import NEAR_BEST
+from wavetune.report.accuracy import AccuracyReport, ShapeResult, SweepJudge, check_sweep, summarise_results
 from wavetune.runtime.families import chooser_for
 from wavetune.runtime.family_chooser import FamilyChooser
 from wavetune.runtime.family_file import FamilyFile
@@ -65,40 +64,13 @@ def evaluate_family(model: FamilyFile, sweep: MeasurementTable, *, with_exact: b
 
 def judge_shapes(model: FamilyFile, sweep: MeasurementTable, chooser_of: ChooserOf) -> JudgedShapes:
     """Compare the choice for every problem of a sweep that has two latencies or more with the best of them."""
-    position = {entry.config: index for index, entry in enumerate(sweep.configs)}
-    default = position.get(model.forms[model.default_index].config)
-    results: list[ShapeResult] = []
-    errors: list[float] = []
-    problems, latency = sweep.latency_matrix()
-    for sizes, measured in zip(problems.tolist(), latency, strict=True):
+    judge = SweepJudge(sweep, model.forms[model.default_index].config)
+    for dims, measured in judge.problems():
         if np.count_nonzero(~np.isnan(measured)) < 2:
             continue
-        dims = tuple(sizes)
         chooser = chooser_of(dims)
         choice = chooser.choose(dims)
-        if choice is None:
-            continue
-        ranked = chooser.rank(dims)
-        columns = [position[entry.config] for entry in ranked if entry.config in position]
-        index = position.get(choice.config)
-        best = int(np.nanargmin(measured))
-        best_us = float(measured[best])
-        results.append(
-            ShapeResult(
-                dims,
-                choice.config,
-                sweep.configs[best].config,
-                choice.source,
-                choice.latency_us,
-                float(measured[index]) if index is not None else float("nan"),
-                best_us,
-                default_us=float(measured[default]) if default is not None else float("nan"),
-                top3_us=fastest(measured[columns[:3]]),
-                top8_us=fastest(measured[columns[:8]]),
-            )
-        )
-        for entry in ranked:
-            row = position.get(entry.config)
-            if row is not None and measured[row] <= NEAR_BEST * best_us:
-                errors.append(abs(entry.latency_us / measured[row] - 1.0))
-    return JudgedShapes(tuple(results), tuple(errors))
+        if choice is not None:
+            predicted_us = {entry.config: entry.latency_us for entry in chooser.rank(dims)}
+            judge.add(dims, measured, choice, predicted_us, predicted_us)
+    return JudgedShapes(tuple(judge.results), tuple(judge.errors))

@@ -29,8 +29,9 @@ FAMILY_TERM_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "launch": ("launch",),
         "passing of waves": ("wave", "wave_trip", "wave_longest"),
         "work of the SMs": (
-            "depth_trip", "depth_longest", "work", "work_trip", "makespan", "crowd_1", "crowd_2", "crowd_3",
-        ),  # fmt: skip
+            *("depth_trip", "depth_longest", "work", "work_trip", "makespan"),
+            *("crowd_1", "crowd_2", "crowd_3"),
+        ),
         "the longest CTA": ("longest",),
         "bytes moved": ("bytes",),
     }
@@ -191,9 +192,8 @@ def _bytes(anatomy: LaunchAnatomy, arch: ArchSpec) -> str:
 
 
 def _in_bytes(n_bytes: float) -> str:
-    for unit, size in (("GB", 1000 * BYTES_PER_MB), ("MB", BYTES_PER_MB), ("KB", BYTES_PER_MB / 1000)):
-        if n_bytes >= size:
-            break
+    units = (("GB", 1000 * BYTES_PER_MB), ("MB", BYTES_PER_MB), ("KB", BYTES_PER_MB / 1000))
+    unit, size = next((entry for entry in units if n_bytes >= entry[1]), units[-1])
     amount = n_bytes / size
     return f"{amount:.0f} {unit}" if amount >= 100 else f"{amount:.3g} {unit}"
 
