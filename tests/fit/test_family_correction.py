@@ -1,21 +1,33 @@
-"""The correction of a family's forms: recovers a smooth factor, is what the file says, and leaves far keys alone."""
+"""The correction of a family's forms: recovers what forms miss, is what the file says, and is bounded."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
+from sklearn.ensemble import HistGradientBoostingRegressor
 
 from wavetune.core.arch import find_arch
 from wavetune.core.config import KernelConfig, KernelSpec
 from wavetune.errors import ModelFileError
-from wavetune.fit.family_correction import MIN_KEYS, correct_family, spread_centres
+from wavetune.fit.family_correction import MIN_KEYS, correct_family, correction_features, trees_of_boosting
 from wavetune.fit.family_model import FamilyFit, fit_family, judge_family, predict_family, predict_forms
 from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.runtime.family_chooser import FamilyChooser
-from wavetune.runtime.family_correction import MAX_LOG_FACTOR, CorrectionCells, FamilyCorrection, cell_of
+from wavetune.runtime.family_correction import (
+    LAUNCH_FEATURES,
+    MAX_LOG_FACTOR,
+    N_CONTENDERS,
+    CorrectionTrees,
+    FamilyCorrection,
+    Node,
+    feature_names,
+    form_features,
+    launch_features,
+)
 from wavetune.runtime.family_file import FamilyFile, FamilyForm, decode_family, encode_family
 from wavetune.store.record import CompiledConfig
 from wavetune.store.table import MeasurementTable
@@ -61,6 +73,7 @@ def errors(fit: FamilyFit, table: MeasurementTable, *, corrected: bool) -> np.nd
     return np.abs(predict(fit, [tuple(row) for row in keys.tolist()], shape, H200) / measured - 1.0)
 
 
+@lru_cache
 def fitted(n_keys: int = 150, bend: float = 0.15) -> FamilyFit:
     """Return forms and a correction."""
     table = make_table(n_keys, bend)
@@ -82,22 +95,73 @@ def test_a_smooth_factor_is_recovered_on_other_keys() -> None:
 
 def test_forms_that_are_right_are_left_alone() -> None:
     """Without a bend the factor is 1 within a percent."""
-    fit = fitted(bend=0.0)
-    assert fit.correction is not None
-    cells = CorrectionCells(fit.correction)
-    for dims in ((100, 100), (5000, 700), (64, 8192)):
-        assert cells.factors(dims) == pytest.approx((1.0, 1.0, 1.0), abs=0.01)
+    table = make_table(60, 0.0, seed=1)
+    assert np.max(errors(fitted(bend=0.0), table, corrected=True)) < 0.01
 
 
-def test_far_keys_keep_their_forms() -> None:
-    """The factor fades to 1 away from all centres, and stays within 2 anywhere."""
-    fit = fitted()
-    assert fit.correction is not None
-    cells = CorrectionCells(fit.correction)
-    assert cells.factors((2**30, 2**30)) == pytest.approx((1.0, 1.0, 1.0), abs=1e-6)
-    wild = CorrectionCells(FamilyCorrection(0.1, ((64, 64),), ((10**6,), (-(10**6),), (0,))))
-    limit = math.exp(MAX_LOG_FACTOR)
-    assert wild.factors((64, 64)) == pytest.approx((limit, 1 / limit, 1.0))
+def trees(
+    *nodes: Node, configs: tuple[KernelConfig, ...] = tuple(entry.config for entry in CONFIGS)
+) -> CorrectionTrees:
+    """Return a correction of the made-up kernel."""
+    features = feature_names(configs[0], SPEC.dims)
+    return CorrectionTrees(FamilyCorrection(features, nodes), configs, [RESIDENT] * len(configs))
+
+
+def test_a_factor_is_the_sum_of_leaves_and_stays_within_two() -> None:
+    """Trees ask about configuration, sizes and launch; at a threshold the low branch is taken."""
+    names = feature_names(CONFIGS[0].config, SPEC.dims)
+    block, m, depth = (names.index(name) for name in ("config.BLOCK", "size.M", "depth"))
+    grown = trees((block, 64.0, 0.1, (m, 100.0, 0.2, 0.3)), (depth, 1.0, -0.05, (block, 32.0, 0.4, 0.5)), 0.01)
+    few, many = LaunchShape(132, 3, 396, 0), LaunchShape(133, 3, 399, 0)
+    assert grown.log_factor(0, (100, 9), few, 132) == pytest.approx(0.1 - 0.05 + 0.01)
+    assert grown.log_factor(2, (100, 9), many, 132) == pytest.approx(0.2 + 0.5 + 0.01, abs=0.011)
+    assert grown.log_factor(2, (101, 9), few, 132) == pytest.approx(0.3 - 0.05 + 0.01)
+    assert [trees(wild).log_factor(1, (1, 1), few, 132) for wild in (9.0, -9.0)] == [MAX_LOG_FACTOR, -MAX_LOG_FACTOR]
+
+
+def test_only_contenders_are_corrected() -> None:
+    """The fastest as they are; whoever is behind stays behind, and nothing to launch takes no time."""
+    configs = tuple(KernelConfig(BLOCK=16 * i, num_warps=4, num_stages=2) for i in range(1, N_CONTENDERS + 3))
+    launch, n = LaunchShape(500, 3, 1500, 0), len(configs)
+    forms = [100.0 - index for index in range(n)]
+    corrected = trees(0.5, configs=configs).correct(forms, range(n), (8, 8), [launch] * n, 132)
+    assert corrected[2:] == pytest.approx([us * math.exp(0.5) for us in forms[2:]])
+    assert corrected[:2] == [max(corrected)] * 2
+    assert trees(0.5).correct([0.0] * 3, range(3), (0, 8), [LaunchShape(0, 0, 0, 0)] * 3, 132) == [0.0] * 3
+
+
+def test_launches_are_described_by_what_decides() -> None:
+    """Depth and waves, how full they are, and how unlike the CTAs are."""
+    values = dict(zip(LAUNCH_FEATURES, launch_features(LaunchShape(300, 10, 1500, 77), 2, 132), strict=True))
+    assert (values["depth"], values["waves"]) == (3.0, 2.0)
+    assert values["depth_fill"] == pytest.approx(300 / 396)
+    assert values["wave_fill"] == pytest.approx(300 / 528)
+    assert values["mean_trips"] == pytest.approx(0.5)
+    assert values["longest_share"] == pytest.approx(10 * 132 / 1500)
+
+
+def test_words_are_numbers_whatever_else_there_is() -> None:
+    """Equal words are equal features in any model, other words are others."""
+    one, other = (form_features(KernelConfig(BLOCK=64, order=word)) for word in ("in_order", "longest_first"))
+    assert one[0] == other[0] == 64.0
+    assert one[1] != other[1]
+    assert one == form_features(KernelConfig(BLOCK=64, order="in_order"))
+
+
+def test_trees_are_those_of_the_regressor() -> None:
+    """What is read out of the boosting predicts what it does."""
+    table, fit = make_table(150, 0.15), fitted()
+    x = correction_features(fit, [tuple(row) for row in table.problems()[0].tolist()], shape, H200)
+    x = x.reshape(-1, x.shape[-1])
+    boosting = HistGradientBoostingRegressor(max_iter=20, random_state=0).fit(x, np.sin(x[:, 0] / 20) * np.log(x[:, 4]))
+
+    def follow(node: Node, row: list[float]) -> float:
+        while isinstance(node, tuple):
+            node = node[2] if row[node[0]] <= node[1] else node[3]
+        return node
+
+    ours = [sum(follow(tree, row) for tree in trees_of_boosting(boosting)) for row in x[:200].tolist()]
+    assert ours == pytest.approx(boosting.predict(x[:200]), abs=2e-4)
 
 
 def test_few_keys_teach_nothing() -> None:
@@ -139,31 +203,28 @@ def test_the_runtime_predicts_what_the_fit_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("correction", "field"),
+    ("tree", "field"),
     [
-        (FamilyCorrection(0.1, (), ((), (), ())), "correction_centres"),
-        (FamilyCorrection(0.1, ((1,),), ((1,), (1,), (1,))), "correction_centres"),
-        (FamilyCorrection(0.1, ((1, 2),), ((1,), (1,))), "correction_weights"),
-        (FamilyCorrection(0.1, ((1, 2),), ((1,), (1, 2), (1,))), "correction_weights"),
-        (FamilyCorrection(-0.1, ((1, 2),), ((1,), (1,), (1,))), "correction_gamma"),
-        (FamilyCorrection(0.1, ((-1, 2),), ((1,), (1,), (1,))), r"correction_centres\[0\]\[0\]"),
+        ("word", "correction_trees"),
+        (True, "correction_trees"),
+        ([0, 1.0, 0.1], "correction_trees"),
+        ([99, 1.0, 0.1, 0.2], "correction_trees"),
+        ([-1, 1.0, 0.1, 0.2], "correction_trees"),
+        ([0, "x", 0.1, 0.2], "correction_trees"),
+        ([0, 1.0, [0, 1.0, None, 0.1], 0.2], "correction_trees"),
     ],
 )
-def test_impossible_corrections_are_refused(correction: FamilyCorrection, field: str) -> None:
+def test_impossible_trees_are_refused(tree: object, field: str) -> None:
     """The error names the field."""
-    data = encode_family(replace(make_model(fitted()), correction=correction))
+    model = make_model(fitted())
+    assert model.correction is not None
+    data = encode_family(replace(model, correction=FamilyCorrection(model.correction.features, (tree,))))
     with pytest.raises(ModelFileError, match=field):
         decode_family(data, "made-up.json")
 
 
-def test_centres_are_spread() -> None:
-    """Every prefix covers the range; equal rows count once."""
-    cells = np.array([[0.0], [0.1], [10.0], [5.0], [0.0]])
-    assert spread_centres(cells, 3) == [0, 2, 3]
-    assert spread_centres(cells, 9) == [0, 2, 3, 1]
-
-
-def test_cells_are_quarter_octaves() -> None:
-    """Sizes of 0 have a cell, powers of two lie four apart."""
-    assert cell_of((0, 1, 3, 7)) == (0, 4, 8, 12)
-    assert cell_of((1000,)) == cell_of((1020,)) != cell_of((1300,))
+def test_features_that_are_not_known_are_refused() -> None:
+    """Trees of another version would ask about something else."""
+    data = encode_family(replace(make_model(fitted()), correction=FamilyCorrection(("size.M",), (0.1,))))
+    with pytest.raises(ModelFileError, match="correction_features"):
+        decode_family(data, "made-up.json")

@@ -19,7 +19,7 @@ from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.pipeline.family_calibration import calibrate_family
 from wavetune.pipeline.family_job import FamilyJob
 from wavetune.pipeline.family_jobs import find_job
-from wavetune.runtime.family_correction import FamilyCorrection
+from wavetune.runtime.family_correction import FamilyCorrection, feature_names
 from wavetune.store.database import MeasurementStore
 from wavetune.store.record import CompiledConfig
 from wavetune.store.table import MeasurementTable
@@ -89,8 +89,10 @@ def test_a_correction_that_hurts_is_dropped(grouped: Measured, monkeypatch: pyte
 
     def spoil(fit, rows, shape, arch):
         rng = np.random.default_rng(0)
-        weights = tuple((int(weight),) for weight in rng.integers(-5000, 5000, len(fit.configs)))
-        return replace(fit, correction=FamilyCorrection(1e-6, (tuple(rows.dims[0].tolist()),), weights))
+        features = feature_names(fit.configs[0].config, rows.spec.dims)
+        place = features.index("config.block_n")
+        wild = [(place, edge, *rng.uniform(-0.7, 0.7, 2).tolist()) for edge in (16.0, 32.0, 64.0, 96.0, 128.0, 192.0)]
+        return replace(fit, correction=FamilyCorrection(features, tuple(wild)))
 
     monkeypatch.setattr(family_fit, "correct_family", spoil)
     dropped = family_fit.fit_family_file(table, job, ARCH)

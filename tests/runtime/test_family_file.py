@@ -26,6 +26,7 @@ from wavetune.runtime.family_file import (
     read_family,
     write_family,
 )
+from wavetune.waves.family_terms import FAMILY_TERMS, N_BASIC_TERMS
 
 SMALL = KernelConfig(BLOCK=64, EVEN="True", num_warps=4, num_stages=1)
 LARGE = KernelConfig(BLOCK=1024, EVEN="False", num_warps=8, num_stages=2)
@@ -86,6 +87,26 @@ def test_no_form_is_evaluated_otherwise_than_defined() -> None:
     assert form_latency_us(form, LaunchShape(0, 7, 0, 0), 132) == 0.0
 
 
+def test_crowds_are_counted_wave_by_wave() -> None:
+    """With 3 CTAs resident and 7 on the busiest SM, two full waves and one of a lone CTA; the longest counts too."""
+    launch = LaunchShape(grid_size=7 * 132, loop_trips=9, total_trips=7 * 132 * 4, moved_bytes=0)
+    for place, expected in {
+        "wave_longest": 3 * 9, "depth_longest": 7 * 9, "crowd_1": 2 * 2 * 4, "crowd_2": 2 * 1 * 4, "crowd_3": 0,
+    }.items():  # fmt: skip
+        coefficients = tuple(float(name == place) for name in FAMILY_TERMS)
+        assert form_latency_us(FamilyForm(SMALL, 3, 32, 0, coefficients), launch, 132) == pytest.approx(expected)
+
+
+def test_a_file_of_basic_terms_is_read() -> None:
+    """Files from before the other terms say the same as they did."""
+    document = {
+        "terms": list(FAMILY_TERMS[:N_BASIC_TERMS]),
+        "schema_version": 1,
+        "forms": [{**row, "coefficients": row["coefficients"][:N_BASIC_TERMS]} for row in json.loads(TEXT)["forms"]],
+    }
+    assert decode_family(edited(**document), "kernel.json").forms == MODEL.forms
+
+
 def test_answers_say_where_they_come_from() -> None:
     """Exact, then the forms; equal predictions go to the first; what the kernel no longer has is never answered."""
     chooser = FamilyChooser(MODEL, shape)
@@ -125,7 +146,7 @@ FORM = json.loads(TEXT)["forms"][0]
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"kernel": None}, "kernel"), ({"schema": "wavetune-model"}, "schema"), ({"schema_version": 2}, "newer"),
+        ({"kernel": None}, "kernel"), ({"schema": "wavetune-model"}, "schema"), ({"schema_version": 3}, "newer"),
         ({"arch": "gpu-9"}, "gpu-9"), ({"num_sms": 0}, "num_sms"), ({"dims": ["M", "M"]}, "dims"),
         ({"dims": ["M", 3]}, "dims"), ({"terms": ["launch"]}, "terms"), ({"default": 2}, "default"),
         ({"forms": []}, "forms"), ({"forms": [FORM, FORM]}, "forms"), ({"forms": [{**FORM, "ctas_per_sm": 0}]}, "ctas"),

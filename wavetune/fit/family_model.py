@@ -18,10 +18,10 @@ from wavetune.fit.points import resident_ctas
 from wavetune.fit.solver import MIN_ROWS, fit_forms
 from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.runtime.family_chooser import Shaper
-from wavetune.runtime.family_correction import CorrectionCells, FamilyCorrection
+from wavetune.runtime.family_correction import CorrectionTrees, FamilyCorrection
 from wavetune.store.record import CompiledConfig
 from wavetune.store.table import BoolArray, FloatArray, IntArray, MeasurementTable
-from wavetune.waves.family_terms import family_terms
+from wavetune.waves.family_terms import FAMILY_TERMS, N_BASIC_TERMS, family_terms
 from wavetune.waves.terms import BYTES_PER_MB
 
 N_FOLDS = 5
@@ -29,6 +29,11 @@ N_FOLDS = 5
 
 DIGITS = 10
 """Significant digits of a coefficient: what the file holds is what was fitted."""
+
+
+ROWS_FOR_ALL_TERMS = 100
+"""Rows of a configuration from which terms beyond the basic ones are fitted; calibrations of users' kernels have fewer,
+and what is right for hundreds of rows would be noise there."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class FamilyPoints:
             total_trips=self.total_trips,
             waves=np.ceil(self.grid_size / (self.ctas_per_sm * self.num_sms)),
             depth=np.ceil(self.grid_size / self.num_sms),
+            ctas_per_sm=self.ctas_per_sm,
             num_sms=self.num_sms,
             moved_mb=self.moved_mb,
         )
@@ -156,6 +162,10 @@ def fit_family(table: MeasurementTable, shape: Shaper, arch: ArchSpec) -> Family
     terms = _points(table, shape, resident, arch).terms()
     weight = np.ones(len(table))
     coefficients = fit_forms(terms, table.latency_us, weight, table.config_index, len(table.configs))
+    few = np.bincount(table.config_index, minlength=len(table.configs)) < ROWS_FOR_ALL_TERMS
+    if few.any():
+        basic = fit_forms(terms[:, :N_BASIC_TERMS], table.latency_us, weight, table.config_index, len(table.configs))
+        coefficients[few] = np.pad(basic[few], ((0, 0), (0, len(FAMILY_TERMS) - N_BASIC_TERMS)))
     fitted = np.flatnonzero(~np.isnan(coefficients[:, 0]))
     if not len(fitted):
         raise FitError(
@@ -180,10 +190,17 @@ def fit_family(table: MeasurementTable, shape: Shaper, arch: ArchSpec) -> Family
 def predict_family(fit: FamilyFit, dims: Sequence[tuple[int, ...]], shape: Shaper, arch: ArchSpec) -> FloatArray:
     """Predict every fitted configuration on every key, shape (n_keys, n_fitted), microseconds."""
     latency = predict_forms(fit, dims, shape, arch)
-    if fit.correction is not None:
-        cells = CorrectionCells(fit.correction)
-        latency = latency * np.array([cells.factors(sizes) for sizes in dims])
-    return latency
+    if fit.correction is None:
+        return latency
+    configs = [entry.config for entry in fit.configs]
+    trees = CorrectionTrees(fit.correction, configs, fit.ctas_per_sm.tolist())
+    places = range(len(configs))
+    return np.array(
+        [
+            trees.correct(row, places, sizes, [shape(sizes, config) for config in configs], arch.num_sms)
+            for row, sizes in zip(latency.tolist(), dims, strict=True)
+        ]
+    )
 
 
 def predict_forms(fit: FamilyFit, dims: Sequence[tuple[int, ...]], shape: Shaper, arch: ArchSpec) -> FloatArray:

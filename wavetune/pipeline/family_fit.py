@@ -91,11 +91,12 @@ def fit_family_file(
         If no configuration has enough rows.
     """
     table = in_file_order(table)
-    fit = fit_and_select(table, job, arch)
+    whole = fit_family(table, job.shape, arch)
+    fit = select(whole, table, job, arch)
     judged = hold_out(table, job, arch) if holdout else {}
     is_corrected = job.is_corrected and not (len(judged) == 2 and _is_worse(judged[True], judged[False]))
     if is_corrected:
-        fit = correct_family(fit, table, job.shape, arch)
+        fit = replace(fit, correction=correct_family(whole, table, job.shape, arch).correction)
     held_out = judged.get(is_corrected)
     accuracy: dict[str, Any] = {"relative_error": round(fit.relative_error, 4), "held_out": None}
     if held_out is not None:
@@ -124,9 +125,8 @@ def in_file_order(table: MeasurementTable) -> MeasurementTable:
     return concatenate(parts)
 
 
-def fit_and_select(table: MeasurementTable, job: FamilyJob, arch: ArchSpec) -> FamilyFit:
-    """Fit every configuration, and keep those that the job wants."""
-    fit = fit_family(table, job.shape, arch)
+def select(fit: FamilyFit, table: MeasurementTable, job: FamilyJob, arch: ArchSpec) -> FamilyFit:
+    """Keep the configurations that the job wants."""
     return keep_survivors(fit, table, job, arch) if job.n_survivors else fit
 
 
@@ -182,11 +182,14 @@ def hold_out(table: MeasurementTable, job: FamilyJob, arch: ArchSpec) -> dict[bo
         is_held = np.array([group in held for group in groups])
         training = table.select(~is_held)
         try:
-            plain = fit_and_select(training, job, arch)
+            whole = fit_family(training, job.shape, arch)
         except FitError:
             return {}
+        plain = select(whole, training, job, arch)
+        # Learned from all configurations: those that do not survive teach as well.
+        correction = correct_family(whole, training, job.shape, arch).correction if job.is_corrected else None
         for is_corrected, judged in parts.items():
-            fit = correct_family(plain, training, job.shape, arch) if is_corrected else plain
+            fit = replace(plain, correction=correction) if is_corrected else plain
             file = build_family_file(job, fit, training, arch)
             judged.append(judge_shapes(file, table.select(is_held & table.exhaustive), partial(job.chooser, file)))
     reports = {}

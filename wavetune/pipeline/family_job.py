@@ -14,8 +14,9 @@ from wavetune.runtime.family_chooser import FamilyChooser, Shaper
 from wavetune.runtime.family_file import FamilyFile
 from wavetune.store.record import CompiledConfig, make_problem
 
-N_SURVIVORS = 32
-"""Most configurations of a model that selects them: an answer evaluates each, 1 us or so."""
+N_SURVIVORS = 48
+"""Most configurations of a model that selects them: an answer evaluates each, 1 us or so. The best of 32, 48 and 64 of
+the 120 of decode are within 0.6, 0.1 and 0.02 % of the best of all on held-out steps (H200, 2026-11)."""
 
 
 @dataclass(frozen=True)

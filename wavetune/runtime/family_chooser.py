@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from wavetune.core.config import KernelConfig
 from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.runtime.choice import RankedConfig, Source
-from wavetune.runtime.family_correction import CorrectionCells
+from wavetune.runtime.family_correction import CorrectionTrees
 from wavetune.runtime.family_file import FamilyFile, FamilyForm
 from wavetune.waves.family_terms import family_terms
 from wavetune.waves.geometry import wave_geometry
@@ -16,6 +16,12 @@ from wavetune.waves.terms import BYTES_PER_MB
 
 RANGE_OCTAVES = 2.0
 """Forms answer with source ``nearest`` up to this many octaves beyond the measured sizes, as the cells of a GEMM do."""
+
+MAX_MODELS = 64
+"""Models whose trees are kept; all are dropped when there are more."""
+
+# By identity, and with the model, so that no other takes its place: hashing a model would read all of it.
+_trees: dict[int, tuple[FamilyFile, CorrectionTrees]] = {}
 
 Shaper = Callable[[tuple[int, ...], KernelConfig], LaunchShape]
 """Maps the sizes of a problem and a configuration to the launch."""
@@ -31,7 +37,8 @@ class FamilyChoice:
         What to launch.
     source : Source
         ``exact``: this key was measured. ``nearest``: the forms decide, within `RANGE_OCTAVES` of what was measured.
-        ``model``: beyond it. ``empty``: nothing to launch.
+        ``model``: beyond it. ``empty``: nothing to launch, so the default configuration. ``default``: the settings or
+        the miss policy want that one.
     latency_us : float
         Measured for ``exact``, predicted otherwise; 0 if empty.
     """
@@ -58,9 +65,24 @@ def form_terms(form: FamilyForm, shape: LaunchShape, num_sms: int) -> tuple[floa
         total_trips=float(shape.total_trips),
         waves=float(waves.waves),
         depth=float(waves.depth),
+        ctas_per_sm=float(form.ctas_per_sm),
         num_sms=num_sms,
         moved_mb=shape.moved_bytes / BYTES_PER_MB,
     )
+
+
+def trees_of(model: FamilyFile) -> CorrectionTrees | None:
+    """Return what corrects the forms of a model, if anything does; one for every chooser of the model."""
+    if model.correction is None:
+        return None
+    known = _trees.get(id(model))
+    if known is None or known[0] is not model:
+        if len(_trees) >= MAX_MODELS:
+            _trees.clear()
+        forms = model.forms
+        trees = CorrectionTrees(model.correction, [f.config for f in forms], [f.ctas_per_sm for f in forms])
+        known = _trees[id(model)] = (model, trees)
+    return known[1]
 
 
 class FamilyChooser:
@@ -94,7 +116,7 @@ class FamilyChooser:
         self._shape = shape
         self._places = [i for i, form in enumerate(model.forms) if usable is None or form.config in usable]
         self._forms = [model.forms[place] for place in self._places]
-        self._correction = None if model.correction is None else CorrectionCells(model.correction)
+        self._trees = trees_of(model)
         # What was measured on the whole GPU says little about a part of it.
         self._exact = model.exact if use_exact and self.num_sms == model.num_sms else {}
 
@@ -119,25 +141,47 @@ class FamilyChooser:
             return None
         best = ranked[0]
         if best.latency_us == 0.0:
-            return FamilyChoice(best.config, Source.EMPTY, 0.0)
+            return self.default(dims)
         return FamilyChoice(best.config, Source.NEAREST if self.is_near(dims) else Source.MODEL, best.latency_us)
+
+    def default(self, dims: tuple[int, ...]) -> FamilyChoice | None:
+        """Return the model's default configuration, or the best predicted one where that is not usable.
+
+        The source is ``default``, or ``empty`` if there is nothing to launch. Raises as `choose`.
+        """
+        ranked = self.rank(dims)
+        if not ranked:
+            return None
+        wanted = self.model.forms[self.model.default_index].config
+        found = next((entry for entry in ranked if entry.config == wanted), ranked[0])
+        return FamilyChoice(found.config, Source.DEFAULT if found.latency_us else Source.EMPTY, found.latency_us)
 
     def rank(self, dims: tuple[int, ...]) -> list[RankedConfig]:
         """Order every usable configuration by predicted latency, best first; raises as `choose`."""
-        latencies = [form_latency_us(form, self._shape(dims, form.config), self.num_sms) for form in self._forms]
-        if self._correction is not None:
-            factors = self._correction.factors(dims)
-            latencies = [us * factors[place] for us, place in zip(latencies, self._places, strict=True)]
+        latencies = self._latencies(dims)
         order = sorted(range(len(latencies)), key=lambda index: (latencies[index], index))
         return [RankedConfig(self._forms[index].config, latencies[index]) for index in order]
+
+    def _latencies(self, dims: tuple[int, ...]) -> list[float]:
+        shapes = [self._shape(dims, form.config) for form in self._forms]
+        latencies = [
+            form_latency_us(form, shape, self.num_sms) for form, shape in zip(self._forms, shapes, strict=True)
+        ]  # fmt: skip
+        if self._trees is None:
+            return latencies
+        return self._trees.correct(latencies, self._places, dims, shapes, self.num_sms)
 
     def launch(self, dims: tuple[int, ...], config: KernelConfig) -> LaunchShape:
         """Return the launch of a configuration."""
         return self._shape(dims, config)
 
     def factor(self, dims: tuple[int, ...], place: int) -> float:
-        """Return the correction of the form at a place in the model; 1 if it has none."""
-        return 1.0 if self._correction is None else self._correction.factors(dims)[place]
+        """Return what the latency of the form at a place in the model is multiplied by; 1 if nothing corrects it."""
+        form = self.model.forms[place]
+        latency_us = form_latency_us(form, self._shape(dims, form.config), self.num_sms)
+        if self._trees is None or latency_us == 0.0 or place not in self._places:
+            return 1.0
+        return self._latencies(dims)[self._places.index(place)] / latency_us
 
     def is_near(self, dims: tuple[int, ...]) -> bool:
         """Whether every size is within `RANGE_OCTAVES` of those that were measured, on the GPU that was measured."""

@@ -10,16 +10,14 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from wavetune.core.arch import find_arch
 from wavetune.core.config import KernelConfig
-from wavetune.core.problem import MAX_DIMENSION
 from wavetune.errors import ConfigError, ModelFileError, WavetuneError
 from wavetune.runtime.document_reader import DocumentReader
-from wavetune.runtime.family_correction import FamilyCorrection
+from wavetune.runtime.family_correction import MAX_DEPTH, FamilyCorrection, Node, feature_names
 from wavetune.runtime.json_document import (
     block,
     dump,
@@ -29,10 +27,10 @@ from wavetune.runtime.json_document import (
     read_bytes,
     write_bytes,
 )
-from wavetune.waves.family_terms import FAMILY_TERM_UNITS, FAMILY_TERMS
+from wavetune.waves.family_terms import FAMILY_TERM_UNITS, FAMILY_TERMS, N_BASIC_TERMS
 
 FAMILY_SCHEMA = "wavetune-kernel-model"
-FAMILY_SCHEMA_VERSION = 1
+FAMILY_SCHEMA_VERSION = 2
 
 _HEAD_BYTES = 64
 
@@ -50,7 +48,8 @@ class FamilyForm:
     num_regs, smem_bytes : int
         What the compiled kernel needs: registers a thread, shared memory a CTA.
     coefficients : tuple of float
-        One non-negative number for each term of `wavetune.waves.family_terms.FAMILY_TERMS`.
+        One non-negative number for each term of `wavetune.waves.family_terms.FAMILY_TERMS`; those beyond the basic ones
+        may be left out, and are 0.
     """
 
     config: KernelConfig
@@ -58,6 +57,11 @@ class FamilyForm:
     num_regs: int
     smem_bytes: int
     coefficients: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.coefficients) == N_BASIC_TERMS:
+            zeros = (0.0,) * (len(FAMILY_TERMS) - N_BASIC_TERMS)
+            object.__setattr__(self, "coefficients", (*self.coefficients, *zeros))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +190,8 @@ def encode_family(model: FamilyFile) -> bytes:
         ("exact", lines([dump([*sizes, *entry]) for sizes, entry in sorted(model.exact.items())], "[]")),
     ]
     if model.correction is not None:
-        # Flat, a row a line: the encoder knows lists of rows.
-        rows.append(("correction_gamma", dump(model.correction.gamma)))
-        rows.append(("correction_centres", lines([dump(list(row)) for row in model.correction.centres], "[]")))
-        rows.append(("correction_weights", lines([dump(list(row)) for row in model.correction.weights], "[]")))
+        rows.append(("correction_features", dump(list(model.correction.features))))
+        rows.append(("correction_trees", lines([dump(tree) for tree in model.correction.trees], "[]")))
     return encode_document(FAMILY_SCHEMA, FAMILY_SCHEMA_VERSION, rows)
 
 
@@ -213,7 +215,8 @@ class _FamilyReader(DocumentReader):
         dims = self._as_list(self._get(document, "dims"), "dims", self._word)
         if len(set(dims)) != len(dims):
             self.fail("dims", "the same name appears twice")
-        if self._get(document, "terms") != list(FAMILY_TERMS):
+        # Terms that a file does not know are those that were added since.
+        if self._get(document, "terms") not in (list(FAMILY_TERMS), list(FAMILY_TERMS[:N_BASIC_TERMS])):
             self.fail("terms", f"this version of wavetune needs {list(FAMILY_TERMS)}")
         forms = self._as_list(self._get(document, "forms"), "forms", self._family_form)
         if not forms:
@@ -234,7 +237,7 @@ class _FamilyReader(DocumentReader):
             fit_range={name: self._bounds(document, name) for name in dims},
             provenance=self._as_object(self._get(document, "provenance"), "provenance"),
             accuracy=self._as_object(self._get(document, "accuracy"), "accuracy"),
-            correction=self._correction(document, len(dims), len(forms)),
+            correction=self._correction(document, dims, forms),
             digest=digest,
             path=self._name,
         )
@@ -249,8 +252,9 @@ class _FamilyReader(DocumentReader):
         coefficients = self._as_list(
             self._get(row, "coefficients", f"{field}."), f"{field}.coefficients", self._as_number
         )
-        if len(coefficients) != len(FAMILY_TERMS) or not any(coefficients[:-1]):
-            self.fail(f"{field}.coefficients", f"expected {len(FAMILY_TERMS)} numbers, one before the last positive")
+        in_time = [value for name, value in zip(FAMILY_TERMS, coefficients, strict=False) if name != "bytes"]
+        if len(coefficients) not in (N_BASIC_TERMS, len(FAMILY_TERMS)) or not any(in_time):
+            self.fail(f"{field}.coefficients", f"expected {len(FAMILY_TERMS)} numbers, one but that of bytes positive")
         try:
             config = KernelConfig(**self._as_object(self._get(row, "config", f"{field}."), f"{field}.config"))
         except ConfigError as error:
@@ -280,21 +284,35 @@ class _FamilyReader(DocumentReader):
             self.fail("exact", "the same key appears twice")
         return dict(rows)
 
-    def _correction(self, document: dict[str, Any], n_dims: int, n_forms: int) -> FamilyCorrection | None:
-        if "correction_gamma" not in document:
+    def _correction(
+        self, document: dict[str, Any], dims: tuple[str, ...], forms: tuple[FamilyForm, ...]
+    ) -> FamilyCorrection | None:
+        if "correction_trees" not in document:
             return None
+        features = feature_names(forms[0].config, dims)
+        if self._get(document, "correction_features") != list(features):
+            self.fail("correction_features", f"this version of wavetune needs {list(features)}")
+        for index, form in enumerate(forms):
+            if list(form.config) != list(forms[0].config):
+                self.fail(f"forms[{index}].config", "a corrected model needs the same fields in every configuration")
 
-        def rows(field: str, minimum: int) -> tuple[tuple[int, ...], ...]:
-            read_row = partial(self._as_list, read=lambda value, where: self._as_integer(value, where, minimum))
-            return self._as_list(self._get(document, field), field, read_row)
+        def read(value: Any, field: str, depth: int = 0) -> Node:
+            if not isinstance(value, list):
+                return self._as_signed(value, field)
+            if len(value) != 4 or depth == MAX_DEPTH:
+                self.fail(field, "expected a leaf, or feature, threshold and two branches")
+            feature = self._as_integer(value[0], field, 0, len(features) - 1)
+            low, high = (read(value[side], field, depth + 1) for side in (2, 3))
+            return feature, self._as_signed(value[1], field), low, high
 
-        gamma = self._as_number(self._get(document, "correction_gamma"), "correction_gamma")
-        centres, weights = rows("correction_centres", 0), rows("correction_weights", -MAX_DIMENSION)
-        if not centres or any(len(row) != n_dims for row in centres):
-            self.fail("correction_centres", f"expected rows of {n_dims} sizes")
-        if len(weights) != n_forms or any(len(row) != len(centres) for row in weights):
-            self.fail("correction_weights", f"expected {n_forms} rows of {len(centres)} weights")
-        return FamilyCorrection(gamma, centres, weights)
+        return FamilyCorrection(
+            features, self._as_list(self._get(document, "correction_trees"), "correction_trees", read)
+        )
+
+    def _as_signed(self, value: Any, field: str) -> float:
+        if type(value) not in (int, float):
+            self.fail(field, f"expected a number, got {str(value)[:40]!r}")
+        return float(value)
 
     def _bounds(self, document: dict[str, Any], name: str) -> tuple[int, int]:
         ranges = self._as_object(self._get(document, "fit_range"), "fit_range")

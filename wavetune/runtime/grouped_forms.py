@@ -18,10 +18,11 @@ from wavetune.mapping.grouped_gemm import (
     tile_rows,
 )
 from wavetune.mapping.grouped_shape import GroupedShaper
+from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.mapping.legality import TMA_ALIGNMENT
-from wavetune.runtime.family_chooser import FamilyChooser
-from wavetune.runtime.family_correction import CorrectionCells
+from wavetune.runtime.family_chooser import FamilyChooser, trees_of
 from wavetune.runtime.family_file import FamilyFile
+from wavetune.waves.family_terms import CROWDS, N_BASIC_TERMS
 from wavetune.waves.terms import BYTES_PER_MB
 
 SURPLUS_CTA_US = 0.5
@@ -62,7 +63,7 @@ class GroupedForms:
             (*tile, form.ctas_per_sm * self.num_sms, form.config["schedule"] == "tile", form.coefficients)
             for tile, form in zip(self._sizes, model.forms, strict=True)
         ]
-        self._correction = None if model.correction is None else CorrectionCells(model.correction)
+        self._trees = trees_of(model)
         self._needs_alignment = [config["load"] == "tma" for config in self.configs]
 
     def legal(self, problem: GroupedGemmProblem) -> list[int]:
@@ -99,29 +100,39 @@ class GroupedForms:
         compulsory = grouped_bytes(problem)
         # Weights that fit in the cache are read once, whatever the tiles: the usual case.
         is_reread = grouped_reread_bytes(problem, 1, 1, l2_bytes) > 0
-        factors = None if self._correction is None else self._correction.factors(problem.dims)
-        latencies = []
+        latencies, surplus_us, shapes = [], [], []
         for index in indices:
             block_m, block_n, block_k, group_m, width, has_surplus, terms = self._forms[index]
-            launch, wave, wave_trip, depth_trip, work, work_trip, longest, makespan, per_mb = terms
+            launch, wave, wave_trip, depth_trip, work, work_trip, longest, makespan, per_mb = terms[:N_BASIC_TERMS]
+            wave_longest, depth_longest, *crowds = terms[N_BASIC_TERMS:]
             columns, trips = -(-n // block_n), -(-k // block_k)
             grid = rows[block_m] * columns
             moved = compulsory
             if is_reread:
                 moved += grouped_reread_bytes(problem, block_m, group_m, l2_bytes)
+            depth = -(-grid // num_sms)
+            # All CTAs run equally many trips, so the longest is the mean.
             latency_us = (
                 launch
-                + (wave + wave_trip * trips) * -(-grid // width)
-                + depth_trip * trips * -(-grid // num_sms)
+                + (wave + (wave_trip + wave_longest) * trips) * -(-grid // width)
+                + (depth_trip + depth_longest) * trips * depth
                 + (work + work_trip * trips) * grid / num_sms
                 + (longest + makespan * max(1.0, grid / num_sms)) * trips
                 + per_mb * moved / BYTES_PER_MB
             )
-            if factors is not None:
-                latency_us *= factors[index]
-            if has_surplus and extra[block_m]:
-                latency_us += SURPLUS_CTA_US * extra[block_m] * columns / num_sms
+            if any(crowds):
+                full, rest = divmod(depth, width // num_sms)
+                for coefficient, count in zip(crowds, CROWDS, strict=True):
+                    crowd = full * max(width // num_sms - count, 0) + max(rest - count, 0)
+                    latency_us += coefficient * crowd * trips
             latencies.append(latency_us)
+            surplus_us.append(SURPLUS_CTA_US * extra[block_m] * columns / num_sms if has_surplus else 0.0)
+            if self._trees is not None:
+                shapes.append(LaunchShape(grid, trips, grid * trips, moved))
+        if self._trees is not None:
+            latencies = self._trees.correct(latencies, indices, problem.dims, shapes, num_sms)
+        if not is_known:
+            latencies = [latency_us + more for latency_us, more in zip(latencies, surplus_us, strict=True)]
         return latencies
 
 
