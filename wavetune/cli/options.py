@@ -86,7 +86,7 @@ ConfigCountOption = Annotated[
     int | None,
     typer.Option(
         "--n-configs", min=1, help="Most launch configurations that the tables keep, 16 to 64 being sensible. "
-        "Default: 64. Of other kernels than gemm: 32.", show_default=False,
+        "Default: 64. Of other kernels than gemm: 48.", show_default=False,
     ),
 ]  # fmt: skip
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]

@@ -132,10 +132,14 @@ class FormTransfer:
             return 0.0
         if self._smem_bytes(config) > self.arch.smem_per_cta_bytes:
             return math.inf
-        nearest = sorted((self._distance(config, anchor.form.config), anchor.index) for anchor in self._anchors)
+        # Of forms that differ only in what the distance does not see, the configuration's own comes first.
+        nearest = sorted(
+            (self._distance(config, anchor.form.config), anchor.form.config != config, anchor.index)
+            for anchor in self._anchors
+        )
         correction = self.model.cells.get(cell) if cell is not None else None
         total = weights = 0.0
-        for distance, index in nearest[:N_NEIGHBOURS]:
+        for distance, _, index in nearest[:N_NEIGHBOURS]:
             latency_us = self._carried_over(self._anchors[index], config, launch)
             if correction is not None:
                 latency_us *= math.exp(correction.correction_permille[index] / 1000)
