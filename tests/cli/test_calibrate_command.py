@@ -118,7 +118,7 @@ def test_no_gpu_names_the_replay(cli, monkeypatch: pytest.MonkeyPatch):
         ("m,n,k\n1,2,-3\n", ":2: k must not be negative"),
         ("m,n,k\n0,2,3\n", "zero"),
         ("m,n,k\n", "no shapes"),
-        ("", "no column"),
+        ("", "the file is empty"),
     ],
 )
 def test_bad_workloads(cli, content: str, message: str):

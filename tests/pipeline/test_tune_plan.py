@@ -19,7 +19,7 @@ from wavetune.pipeline.tuning_estimate import ALL, estimate_tuning
 from wavetune.runtime.choose import find_resolver
 from wavetune.runtime.codec import read_model
 from wavetune.runtime.device import Device, named_device
-from wavetune.runtime.locate import all_model_files
+from wavetune.runtime.locate import find_model_file
 
 SHAPES = [GemmProblem(1, 4096, 4096), GemmProblem(100, 4091, 4093), GemmProblem(4099, 8192, 8192)]
 
@@ -69,8 +69,7 @@ def test_the_whole_space(device: Device):
 
 def test_what_is_known_exactly_competes(device: Device):
     """The measured answer of the tables is a candidate, even where the ranking does not name it."""
-    models = [read_model(path) for path in all_model_files()]
-    model = next(file for file in models if (file.dtype, file.arch) == ("bf16", device.arch.name))
+    model = read_model(find_model_file(device.arch.name, "gemm", "bf16", "nk"))
     found = 0
     for dims in model.exact:
         problem = GemmProblem(*dims)

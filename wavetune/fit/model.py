@@ -374,9 +374,8 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
             smooth = np.zeros((len(dims), len(survivors)))
             if self.correction_ is not None:
                 for column, config in enumerate(survivors):
-                    smooth[:, column] = self.correction_.predict(
-                        self._geometry.points(dims, np.full(len(dims), config))
-                    )
+                    points = self._geometry.points(dims, np.full(len(dims), config))
+                    smooth[:, column] = self.correction_.predict(points)
             return smooth + self._nearby(dims)[:, survivors]
 
         def form_latency(dims: IntArray) -> FloatArray:
