@@ -119,7 +119,8 @@ def resolve_arch(arch: str | None) -> ArchSpec:
     """
     name = settings().arch if arch is None else arch
     if not name:
-        raise ArchError(f"no GPU architecture given: pass arch=... (--arch) or set {ARCH_VARIABLE}; known: {', '.join(ARCHS)}")
+        known = ", ".join(ARCHS)
+        raise ArchError(f"no GPU architecture given: pass arch=... (--arch) or set {ARCH_VARIABLE}; known: {known}")
     return find_arch(name)
 
 
