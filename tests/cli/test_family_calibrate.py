@@ -69,7 +69,7 @@ def test_calibrate_resumes_and_its_evidence_gives_the_model_again(
     assert {f"{stem}-sweep.csv.gz", f"{stem}-calibration.json"} <= names
     assert summary["held_out"]["efficiency"]["geomean"] > 0.95
     assert (summary["resumed_points"], len(simulated[0].measured)) == (0, summary["rows"])
-    assert cli(*command, "--out", "second.json").json["resumed_points"] == summary["rows"]
+    assert cli(*command, "--out", "second.json", "--no-holdout").json["resumed_points"] == summary["rows"]
     assert not set(simulated[0].measured) & set(simulated[1].measured)
     facts = json.loads((tmp_path / "kept" / f"{stem}-calibration.json").read_text())
     assert facts["measured"] == summary["rows"]
@@ -83,12 +83,13 @@ def test_calibrate_resumes_and_its_evidence_gives_the_model_again(
     ours, theirs = read_family("again.json"), read_family("m.json")
     assert (ours.forms, ours.exact, ours.correction) == (theirs.forms, theirs.exact, theirs.correction)
     assert ours.accuracy == theirs.accuracy
-    fitted = fit_family_evidence(Path("kept"), kernel, find_arch("h200"), dtype="bf16", layout=stem.rpartition("-")[2])
+    key = {"dtype": "bf16", "layout": stem.rpartition("-")[2]}
+    fitted = fit_family_evidence(Path("kept"), kernel, find_arch("h200"), **key, holdout=False)
     assert fitted.file.forms == theirs.forms
     assert fitted.file.provenance["environment"] == theirs.provenance["environment"]
     (tmp_path / "kept" / f"{stem}-sweep.csv.gz").unlink()
     with pytest.raises(MeasurementError, match="sweep"):
-        fit_family_evidence(Path("kept"), kernel, find_arch("h200"), dtype="bf16", layout=stem.rpartition("-")[2])
+        fit_family_evidence(Path("kept"), kernel, find_arch("h200"), **key)
 
 
 @pytest.mark.parametrize("kernel", FAMILIES)
@@ -106,7 +107,7 @@ def test_the_plan_needs_no_gpu(cli: Cli, kernel: str) -> None:
 def test_a_users_problems_come_first(cli: Cli, simulated: list) -> None:
     """Sizes by name, or a workload with groups, heads and lengths."""
     Path("sizes.csv").write_text("q_len,heads,kv_heads\n777,8,2\n")
-    command = ("calibrate", "--arch", "h200", "--budget", 1, "--out", "m.json", "--json", "--workload")
+    command = ("calibrate", "--arch", "h200", "--budget", 1, "--out", "m.json", "--no-holdout", "--json", "--workload")
     assert cli(*command, "sizes.csv", "--kernel", "attention").code == 0
     assert simulated[0].measured[0].problem.dims == (1, 777, 777, 0, 8, 2, 1, 0)
     Path("w.json").write_text(

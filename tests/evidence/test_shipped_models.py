@@ -10,8 +10,8 @@ import pytest
 from wavetune.core.arch import find_arch
 from wavetune.core.config import GEMM
 from wavetune.core.problem import GemmProblem
+from wavetune.fit.model import WaveLatencyModel
 from wavetune.pipeline.evidence import evidence_names, fit_family_evidence
-from wavetune.pipeline.refit import FitOptions, fit_model_file
 from wavetune.report.accuracy import evaluate_model
 from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.codec import read_model
@@ -20,6 +20,7 @@ from wavetune.runtime.family_file import family_file_name, is_family_file, read_
 from wavetune.store.csv_io import read_measurements
 from wavetune.store.record import make_problem
 from wavetune.store.table import MeasurementTable, concatenate
+from wavetune.tables.build import build_model_file
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "models" / "nvidia-h200"
@@ -44,7 +45,9 @@ def evidence(dtype: str) -> MeasurementTable:
 def test_the_bf16_model_follows_from_its_evidence() -> None:
     """Fitting the evidence again gives the same choices on a grid of shapes, and coefficients to 1e-6."""
     shipped = read_model(MODELS / "gemm-bf16.json")
-    again = fit_model_file(evidence("bf16"), H200, options=FitOptions(holdout=False)).file
+    table = evidence("bf16")
+    # Cells of the grid alone: those of the whole range take as long as the fit.
+    again = build_model_file(WaveLatencyModel(cell_dims=GRID).fit_table(table), table, provenance={})
     assert [form.config for form in again.forms] == [form.config for form in shipped.forms]
     for ours, theirs in zip(again.forms, shipped.forms, strict=True):
         if theirs.coefficients is not None:
@@ -85,8 +88,9 @@ def test_a_family_model_follows_from_its_evidence(path: Path) -> None:
     shipped = read_family(path)
     key = {"dtype": shipped.dtype, "layout": shipped.layout}
     assert path.name == family_file_name(shipped.kernel, **key)
-    fitted = fit_family_evidence(EVIDENCE, shipped.kernel, H200, **key)
-    again = fitted.file
+    # Judging on held-out keys takes five more fits: once is enough.
+    is_judged = shipped.kernel == "attention"
+    again = fit_family_evidence(EVIDENCE, shipped.kernel, H200, **key, holdout=is_judged).file
     assert [form.config for form in again.forms] == [form.config for form in shipped.forms]
     for ours, theirs in zip(again.forms, shipped.forms, strict=True):
         assert ours.coefficients == pytest.approx(theirs.coefficients, rel=1e-6, abs=1e-12)
@@ -95,10 +99,9 @@ def test_a_family_model_follows_from_its_evidence(path: Path) -> None:
     )  # fmt: skip
     assert again.mapping_digest == shipped.mapping_digest
     assert again.provenance["environment"] == shipped.provenance["environment"]
-    held_out = shipped.accuracy["held_out"]
-    assert again.accuracy["held_out"]["efficiency"]["geomean"] == pytest.approx(
-        held_out["efficiency"]["geomean"], abs=0.002
-    )
+    if is_judged:
+        ours, theirs = (file.accuracy["held_out"]["efficiency"]["geomean"] for file in (again, shipped))
+        assert ours == pytest.approx(theirs, abs=0.002)
     for dims in list(shipped.exact)[::7]:
         problem = make_problem(shipped.kernel, dims, **key)
         ranked = [chooser_for(model, problem, use_exact=False).rank(dims) for model in (again, shipped)]

@@ -99,8 +99,21 @@ def read_environment(facts: Path, arch: ArchSpec) -> dict[str, str]:
     return fingerprint
 
 
-def fit_family_evidence(folder: Path, kernel: str, arch: ArchSpec, *, dtype: str, layout: str) -> FittedFamily:
+def fit_family_evidence(
+    folder: Path, kernel: str, arch: ArchSpec, *, dtype: str, layout: str, holdout: bool = True
+) -> FittedFamily:
     """Fit the model of a family again from the evidence of its calibration.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the evidence is.
+    kernel, dtype, layout : str
+        What was calibrated.
+    arch : ArchSpec
+        GPU that was measured.
+    holdout : bool, default=True
+        Whether to judge it on held-out keys, as `wavetune.pipeline.family_fit.fit_family_file` does.
 
     Raises
     ------
@@ -115,7 +128,9 @@ def fit_family_evidence(folder: Path, kernel: str, arch: ArchSpec, *, dtype: str
         [points] if points.exists() else [], [sweeps], find_kernel_spec(kernel), arch, dtype=dtype, layout=layout
     )
     job = find_job(kernel, arch, dtype=dtype, layout=layout)
-    return fit_family_file(recording.table, job, arch, sources=recording.files, environment=environment)
+    return fit_family_file(
+        recording.table, job, arch, sources=recording.files, environment=environment, holdout=holdout
+    )
 
 
 def _facts(
