@@ -15,16 +15,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from live_timing import Comparison
+
 from wavetune.core.arch import ArchSpec, find_arch
 from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem
 from wavetune.core.config import KernelConfig
 from wavetune.kernels.attention_space import occupancy_splits
-from wavetune.kernels.registry import find_family
 from wavetune.mapping.attention import most_decode_trips, row_tiles
-from wavetune.measure import environment
-from wavetune.measure.cuda_timing import Candidate, lock_identity
-from wavetune.measure.gpu_session import GpuSession
-from wavetune.measure.timing import GRAPH_METHOD, STREAM_METHOD, StoppingRule
+from wavetune.measure.cuda_timing import Candidate
+from wavetune.measure.timing import STREAM_METHOD, StoppingRule
 from wavetune.measure.triton_runner import TritonRunner
 from wavetune.report.metrics import geometric_mean
 from wavetune.store.record import Point
@@ -102,8 +101,8 @@ class Rival:
             )
 
 
-class AttentionComparison:
-    """Times candidates of one family, interleaved. A context manager: the GPU is locked while it is open.
+class AttentionComparison(Comparison):
+    """Times the candidates of one family and torch's backends; checks every configuration first.
 
     Parameters
     ----------
@@ -116,23 +115,11 @@ class AttentionComparison:
     """
 
     def __init__(self, arch: ArchSpec, kernel: str, dtype: str, gpu: int = 0) -> None:
-        self.arch, self.dtype, self.gpu = arch, dtype, gpu
-        self.family = find_family(kernel)
+        super().__init__(arch, dtype, kernel=kernel, gpu=gpu, rule=PAIR_RULE)
         runner = TritonRunner(arch, kernel, dtype, f"d{HEAD_DIM}", gpu)
         prepared = runner.prepare(self.family.configs(arch, dtype))
         self.configs = [entry.config for entry in prepared.compiled]
         self.rejected = [(list(failure.config.values()), failure.detail) for failure in prepared.failures]
-
-    def __enter__(self) -> AttentionComparison:
-        self._lock = environment.timing_lock(self.gpu, lock_identity(self.gpu))
-        self._lock.__enter__()
-        self.session = GpuSession(self.arch, self.family, self.dtype, self.gpu)
-        self.session.watch()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.session.watch()
-        self._lock.__exit__(*error)
 
     def finalists(self, problem: Any, count: int) -> list[KernelConfig]:
         """Return the fastest configurations on a busy stream, best first."""
@@ -149,7 +136,7 @@ class AttentionComparison:
         """Return the launches of every backend that can compute the problem."""
         import torch
 
-        n_windows = self._graph_windows(problem)
+        n_windows = self.n_windows(problem)
         able = {}
         for name, backend in BACKENDS.items():
             try:
@@ -179,24 +166,20 @@ class AttentionComparison:
         torch.cuda.synchronize()
         return relative_error(operands.out, theirs.float())
 
-    def time(
+    def time_all(
         self, problem: Any, configs: dict[str, KernelConfig], rivals: dict[str, list[Any]]
     ) -> dict[str, float]:  # fmt: skip
         """Time configurations and backends as graphs, interleaved; equal configurations are timed once."""
         distinct = list(dict.fromkeys(configs.values()))
-        n_windows = self._graph_windows(problem)
-        ours = [Candidate(self.session.bind(Point(problem, config, ""), n_windows)) for config in distinct]
-        theirs = [Candidate(launches) for launches in rivals.values()]
-        timings = self.session.graph_timer.time([*ours, *theirs], PAIR_RULE)
+        n_windows = self.n_windows(problem)
+        ours = [self.session.bind(Point(problem, config, ""), n_windows) for config in distinct]
+        timings = self.time_launches([*ours, *rivals.values()])
         latency = [float("nan") if timing is None else timing.latency_us for timing in timings]
         by_config = dict(zip(distinct, latency, strict=False))
         return {
             **{label: by_config[config] for label, config in configs.items()},
             **dict(zip(rivals, latency[len(distinct) :], strict=True)),
         }
-
-    def _graph_windows(self, problem: Any) -> int:
-        return self.session.n_windows(Point(problem, KernelConfig(), ""), 0.0, GRAPH_METHOD)
 
 
 def rule_config(problem: AttentionDecodeProblem, config: KernelConfig, arch: ArchSpec) -> KernelConfig:
@@ -220,7 +203,7 @@ def compare(comparison: AttentionComparison, problem: Any) -> dict[str, Any]:
         row["difference"] = round(comparison.check(problem, finalists[0], launches[0]), 5)
         if not row["difference"] < MAX_ERROR:
             raise SystemExit(f"{name} computes something else than {dict(finalists[0])} on {problem.dims}")
-    us = comparison.time(problem, configs, rivals)
+    us = comparison.time_all(problem, configs, rivals)
     ours = {label: value for label, value in us.items() if label.startswith("finalist")}
     best = min(ours, key=lambda label: ours[label])
     flops, n_bytes = comparison.family.cost(problem)

@@ -20,15 +20,13 @@ from typing import Any
 
 import numpy as np
 from grouped_rivals import GroupedRivals
+from live_timing import Comparison, in_us
 
 from wavetune.core.arch import ArchSpec, find_arch
 from wavetune.core.config import KernelConfig, find_kernel_spec
 from wavetune.core.problem import Problem
 from wavetune.kernels.registry import find_family
-from wavetune.measure import environment
-from wavetune.measure.cuda_timing import Candidate, lock_identity
-from wavetune.measure.gpu_session import GpuSession
-from wavetune.measure.timing import GRAPH_METHOD, StoppingRule
+from wavetune.measure.timing import StoppingRule
 from wavetune.measure.triton_runner import TritonRunner
 from wavetune.plan.attention_plan import holdout_keys
 from wavetune.plan.grouped_plan import holdout_problems
@@ -87,14 +85,18 @@ def main() -> None:
     print(f"{len(compiled)} configurations, {len(points)} points, {len(points) - len(table)} failed")
 
     policies = rivals.policies(table, sweep) if rivals is not None else {}
-    with Comparison(arch, model) as comparison:
+
+    def time_us(problem: Problem, candidates: Mapping[str, KernelConfig]) -> dict[str, float | None]:
+        return {label: in_us(timing) for label, timing in comparison.time(problem, candidates).items()}
+
+    with Comparison(arch, model.dtype, kernel=model.kernel, rule=PAIR_RULE) as comparison:
         rows = []
         for index in spread_order(len(problems)):
             if time.perf_counter() - begin - seconds["prepare"] > args.budget:
                 break
             problem = problems[index]
             extra = {name: choices[index] for name, choices in policies.items()}
-            row = retime(model, problem, sweep, comparison.time, extra)
+            row = retime(model, problem, sweep, time_us, extra)
             if rivals is not None:
                 row |= rivals.time(problem, row["config"], comparison)
             rows.append(row)
@@ -212,42 +214,6 @@ def summarise(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[s
         "efficiency": rounded(summarise_efficiency(pairs)), "regret": rounded(summarise_regret(pairs)),
     }  # fmt: skip
     return summary
-
-
-class Comparison:
-    """Times candidates of one problem, interleaved. A context manager: the GPU is locked while it is open."""
-
-    def __init__(self, arch: ArchSpec, model: FamilyFile, gpu: int = 0) -> None:
-        self.arch, self.family = arch, find_family(model.kernel)
-        self._dtype, self._gpu = model.dtype, gpu
-
-    def __enter__(self) -> Comparison:
-        self._lock = environment.timing_lock(self._gpu, lock_identity(self._gpu))
-        self._lock.__enter__()
-        self.session = GpuSession(self.arch, self.family, self._dtype, self._gpu)
-        self.session.watch()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.session.watch()
-        self._lock.__exit__(*error)
-
-    def n_windows(self, problem: Problem) -> int:
-        """Return how many sets of operands a graph of a problem goes over."""
-        return self.session.n_windows(Point(problem, KernelConfig(), ""), 0.0, GRAPH_METHOD)
-
-    def time(self, problem: Problem, candidates: Mapping[str, KernelConfig]) -> dict[str, float | None]:
-        """Return the latency of each label; equal configurations are timed once."""
-        n_windows = self.n_windows(problem)
-        distinct = list(dict.fromkeys(candidates.values()))
-        us = self.time_launches([self.session.bind(Point(problem, config, ""), n_windows) for config in distinct])
-        by_config = dict(zip(distinct, us, strict=True))
-        return {label: by_config[config] for label, config in candidates.items()}
-
-    def time_launches(self, launches: Sequence[Sequence[Any]]) -> list[float | None]:
-        """Return the latency of each list of launches, timed as a graph; None for what could not be timed."""
-        timings = self.session.graph_timer.time([Candidate(list(entry)) for entry in launches], PAIR_RULE)
-        return [None if timing is None else round(timing.latency_us, 3) for timing in timings]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from live_timing import in_us
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
@@ -125,7 +126,7 @@ class GroupedRivals:
                 else:
                     launches[name] = entries
         mapping = map_grouped_gemm(problem, chosen, self.arch)
-        us = dict(zip(launches, comparison.time_launches(list(launches.values())), strict=True))
+        us = dict(zip(launches, map(in_us, comparison.time_launches(list(launches.values()))), strict=True))
         return {**us, "surplus_ctas": mapping.launched_ctas - mapping.grid_size}
 
     def summary(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,65 +1,75 @@
-"""Timing of a few kernels against each other and against torch.mm, as a server runs them: graphs over rotating data."""
+"""Timing of a few launches against each other as a server runs them: graphs over rotating data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
-from wavetune.core.problem import GemmProblem
+from wavetune.core.problem import Problem
 from wavetune.kernels.registry import find_family
 from wavetune.measure import environment
+from wavetune.measure.contest import PAIR_RULE
 from wavetune.measure.cuda_timing import Candidate, Timing, lock_identity
 from wavetune.measure.gpu_session import GpuSession
 from wavetune.measure.timing import GRAPH_METHOD, StoppingRule
 from wavetune.store.record import Point
 
-TORCH_MM = "torch.mm"
-
-PAIR_RULE = StoppingRule(relative=0.003, absolute_us=0.05, min_rounds=9, max_rounds=15, max_total_us=60_000.0)
-"""For candidates that decide a comparison: 0.3 % or 0.05 us, at most 15 interleaved rounds."""
-
 
 class Comparison:
-    """Times candidates of one GEMM problem, interleaved. A context manager: the GPU is locked while it is open."""
+    """Times candidates of one problem, interleaved. A context manager: the GPU is locked while it is open.
 
-    def __init__(self, arch: ArchSpec, dtype: str, gpu: int = 0) -> None:
-        self.arch = arch
-        self._dtype = dtype
-        self._gpu = gpu
+    Parameters
+    ----------
+    arch : ArchSpec
+        The GPU.
+    dtype : str
+        Element type.
+    kernel : str, default="gemm"
+        Family.
+    gpu : int, default=0
+        Ordinal, as CUDA counts.
+    rule : StoppingRule
+        When a candidate has been timed enough.
+    """
 
-    def __enter__(self) -> Comparison:
-        self._lock = environment.timing_lock(self._gpu, lock_identity(self._gpu))
+    session: GpuSession
+
+    def __init__(
+        self, arch: ArchSpec, dtype: str, *, kernel: str = "gemm", gpu: int = 0, rule: StoppingRule = PAIR_RULE
+    ) -> None:
+        self.arch, self.dtype, self.gpu, self.rule = arch, dtype, gpu, rule
+        self.family = find_family(kernel)
+
+    def __enter__(self) -> Self:
+        self._lock = environment.timing_lock(self.gpu, lock_identity(self.gpu))
         self._lock.__enter__()
-        self.session = GpuSession(self.arch, find_family("gemm"), self._dtype, self._gpu)
+        self.session = GpuSession(self.arch, self.family, self.dtype, self.gpu)
         self.session.watch()
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self.session.watch()
         self._lock.__exit__(*error)
 
-    def time(self, problem: GemmProblem, candidates: Mapping[str, KernelConfig | str]) -> dict[str, Timing | None]:
-        """Time each label's configuration, or torch.mm; equal configurations are timed once."""
+    def n_windows(self, problem: Problem) -> int:
+        """Return how many sets of operands a graph of a problem goes over."""
+        return self.session.n_windows(Point(problem, KernelConfig(), ""), 0.0, GRAPH_METHOD)
+
+    def time(self, problem: Problem, candidates: Mapping[str, KernelConfig]) -> dict[str, Timing | None]:
+        """Time each label's configuration; equal configurations are timed once."""
+        n_windows = self.n_windows(problem)
         distinct = list(dict.fromkeys(candidates.values()))
-        n_windows = self.session.n_windows(Point(problem, KernelConfig(), ""), 0.0, GRAPH_METHOD)
-        timings = self.session.graph_timer.time(
-            [Candidate(self._launches(problem, entry, n_windows)) for entry in distinct], PAIR_RULE
-        )
-        by_entry = dict(zip(distinct, timings, strict=True))
-        return {label: by_entry[entry] for label, entry in candidates.items()}
+        timings = self.time_launches([self.session.bind(Point(problem, config, ""), n_windows) for config in distinct])
+        by_config = dict(zip(distinct, timings, strict=True))
+        return {label: by_config[config] for label, config in candidates.items()}
 
-    def _launches(self, problem: GemmProblem, entry: KernelConfig | str, n_windows: int) -> list[Any]:
-        if isinstance(entry, KernelConfig):
-            return list(self.session.bind(Point(problem, entry, ""), n_windows))
-        import torch
+    def time_launches(self, launches: Sequence[Sequence[Any]]) -> list[Timing | None]:
+        """Time lists of launches, each as a graph; None for what could not be timed."""
+        return self.session.graph_timer.time([Candidate(list(entry)) for entry in launches], self.rule)
 
-        def launch(a: Any, b: Any, out: Any) -> Any:
-            return lambda: torch.mm(a, b, out=out)
 
-        m, n, k = problem.dims
-        take = self.session.windows.take
-        return [
-            launch(take(problem.dtype, m, k), take(problem.dtype, n, k).T, take(problem.dtype, m, n, is_output=True))
-            for _ in range(n_windows)
-        ]
+def in_us(timing: Timing | None) -> float | None:
+    """Return a latency to the nanosecond; None for none."""
+    return None if timing is None else round(timing.latency_us, 3)

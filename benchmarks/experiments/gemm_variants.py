@@ -374,7 +374,7 @@ def measure(
 ) -> None:  # fmt: skip
     """Check and time everything on every shape."""
     import torch
-    from live_timing import PAIR_RULE, TORCH_MM, Comparison
+    from live_timing import PAIR_RULE, Comparison
 
     from wavetune.measure.cuda_timing import Candidate
     from wavetune.measure.timing import GRAPH_METHOD
@@ -400,7 +400,7 @@ def measure(
             for _ in range(n_windows):
                 operands = bench._operands(variants()[0], problem)
                 launch = _torch_mm(torch, operands)
-                candidates.setdefault(TORCH_MM, []).append(launch)
+                candidates.setdefault("torch.mm", []).append(launch)
             candidates["chosen"] = list(session.bind(Point(problem, chosen, ""), n_windows))
             for variant in variants():
                 low, high = variant.rows
