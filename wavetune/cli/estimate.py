@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, LayoutOption, NumSmsOption
+from wavetune.cli.live import whole_space
+from wavetune.cli.options import (
+    CANDIDATES,
+    ArchOption,
+    DtypeOption,
+    JsonOption,
+    LayoutOption,
+    NumSmsOption,
+    TopOption,
+    require_candidates,
+)
 from wavetune.cli.output import data_table, emit_json, note, show
 from wavetune.core.workload import Workload
-from wavetune.errors import NoModelError, RunnerError, WorkloadError
-from wavetune.runtime.device import Device, resolve_device
+from wavetune.errors import NoModelError, WorkloadError
+from wavetune.runtime.device import resolve_device
 
 if TYPE_CHECKING:
-    from wavetune.core.config import KernelConfig
-    from wavetune.pipeline.tuning_estimate import Space, TuningEstimate
-
-CANDIDATES = 128
-"""As many as hipblaslt-bench is asked for by QuickTune (``--requested_solution``)."""
+    from wavetune.pipeline.tuning_estimate import TuningEstimate
 
 
 def estimate_command(
     workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="Workload: JSON, or CSV.", show_default=False)],
-    top: Annotated[
-        int,
-        typer.Option("--top", metavar="N", min=-1, help="Candidates for each problem: 1 the model's pick, -1 all."),
-    ] = CANDIDATES,
+    top: TopOption = CANDIDATES,
     arch: ArchOption = None,
     num_sms: NumSmsOption = None,
     dtype: DtypeOption = "bf16",
@@ -46,12 +47,12 @@ def estimate_command(
     """
     from wavetune.pipeline.tuning_estimate import estimate_tuning
 
-    if top == 0:
-        raise typer.BadParameter("--top 0 leaves nothing to time; 1 is the model's pick, -1 the whole space")
+    require_candidates(top)
     read = Workload.read(workload, dtype=dtype, layout=layout)
     device = resolve_device(arch, num_sms)
     cores = cores or len(os.sched_getaffinity(0))
-    estimate = estimate_tuning(read, device, top=top, space=_space(device), cores=cores)
+    space = whole_space(device, "only what the model ranks is counted")
+    estimate = estimate_tuning(read, device, top=top, space=space, cores=cores)
     if not estimate.keys and not estimate.unknown:
         raise WorkloadError(f"{workload}: no plain GEMM that a configuration can be chosen for; nothing else is tuned")
     if not estimate.keys:
@@ -63,20 +64,6 @@ def estimate_command(
         emit_json(_document(estimate, cores))
     else:
         _print(estimate, cores)
-
-
-def _space(device: Device) -> Space:
-    @cache
-    def configs(dtype: str) -> Sequence[KernelConfig]:
-        from wavetune.cli.live import CalibrationKey, candidate_configs
-
-        try:
-            return candidate_configs(CalibrationKey("gemm", device.arch, dtype, "nk"))
-        except RunnerError as error:
-            note(f"{error}; only what the model ranks is counted")
-            return ()
-
-    return configs
 
 
 def _by_class(estimate: TuningEstimate) -> list[dict[str, object]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from wavetune.core.config import KernelConfig
     from wavetune.measure.runner import Runner
     from wavetune.measure.triton_runner import TritonRunner
+    from wavetune.pipeline.tuning_estimate import Space
+    from wavetune.runtime.device import Device
 
 LOCAL_MODELS = "wavetune-models"
 """Folder for new models below the working directory, where `WAVETUNE_MODELS` names no other."""
@@ -69,6 +73,28 @@ def candidate_configs(key: CalibrationKey) -> list[KernelConfig]:
     except ImportError as error:
         raise RunnerError(f"the kernels need {error.name}: pip install {error.name}") from None
     return find_family(key.kernel).configs(key.arch, key.dtype)
+
+
+def whole_space(device: Device, otherwise: str) -> Space:
+    """Return where candidates come from that the model does not rank; nothing where the kernels are missing.
+
+    Parameters
+    ----------
+    device : Device
+        The GPU, which need not be there.
+    otherwise : str
+        What is done where the kernels are missing; printed with the reason.
+    """
+
+    @cache
+    def configs(dtype: str) -> Sequence[KernelConfig]:
+        try:
+            return candidate_configs(CalibrationKey("gemm", device.arch, dtype, "nk"))
+        except RunnerError as error:
+            note(f"{error}; {otherwise}")
+            return ()
+
+    return configs
 
 
 def live_runner(key: CalibrationKey, gpu: int, *, instead: str) -> TritonRunner:

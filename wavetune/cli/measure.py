@@ -78,14 +78,9 @@ def measure_command(
     make_folder(out.parent)
     try:
         with MeasurementStore(database, runner.environment()) as opened, watch() as observer:
-            from wavetune.pipeline.calibrate import record_all
+            from wavetune.pipeline.calibrate import prepare_all, record_all
 
-            observer.begin("prepare", 0)
-            prepared = runner.prepare(
-                dict.fromkeys(config for _, config in wanted), lambda done, _: observer.update(done)
-            )
-            opened.record_compiled(prepared.compiled)
-            opened.record(prepared.failures)
+            prepared = prepare_all(runner, dict.fromkeys(config for _, config in wanted), opened, observer)
             usable = {entry.config for entry in prepared.compiled}
             points = [Point(problem, config, STRATUM) for problem, config in wanted if config in usable]
             done = opened.done_points()

@@ -103,3 +103,17 @@ StoreOption = Annotated[
         show_default=False,
     ),
 ]
+
+CANDIDATES = 128
+"""As many as hipblaslt-bench is asked for by QuickTune (``--requested_solution``)."""
+
+TopOption = Annotated[
+    int,
+    typer.Option("--top", metavar="N", min=-1, help="Candidates for each problem: 1 the model's pick, -1 all."),
+]
+
+
+def require_candidates(top: int) -> None:
+    """Refuse a number of candidates that leaves nothing to time."""
+    if top == 0:
+        raise typer.BadParameter("--top 0 leaves nothing to time; 1 is the model's pick, -1 the whole space")

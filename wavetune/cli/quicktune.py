@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wavetune.cli.options import ArchOption, DtypeOption, GpuOption, JsonOption, LayoutOption
+from wavetune.cli.options import (
+    CANDIDATES,
+    ArchOption,
+    DtypeOption,
+    GpuOption,
+    JsonOption,
+    LayoutOption,
+    TopOption,
+    require_candidates,
+)
 from wavetune.cli.output import emit_json, note
 from wavetune.cli.tune import (
-    CANDIDATES,
     MIN_IMPROVEMENT,
     MinImprovementOption,
     PatternCacheOption,
     RememberOption,
     SkipSlowOption,
-    TopOption,
     tune_options,
 )
 from wavetune.core.workload import Workload
@@ -65,8 +72,7 @@ def quicktune_command(
 
     Each step is a verb of its own, too. The same command goes on where it was stopped.
     """
-    if top == 0:
-        raise typer.BadParameter("--top 0 leaves nothing to time; 1 is the model's pick, -1 the whole space")
+    require_candidates(top)
     from wavetune.cli.live import make_folder
     from wavetune.cli.tune_run import run_tuning
     from wavetune.cli.tune_view import note_not_tuned, print_tuning, tuning_document
@@ -134,11 +140,12 @@ def _import(logs: list[str], format: str, dtype: str, layout: str, path: Path) -
 
 
 def _estimate(workload: Workload, device: Device, top: int) -> dict[str, Any]:
-    from wavetune.cli.tune_run import whole_space
+    from wavetune.cli.live import whole_space
+    from wavetune.cli.tune_run import TIMED_OTHERWISE
     from wavetune.pipeline.tuning_estimate import estimate_tuning
 
     cores = len(os.sched_getaffinity(0))
-    estimate = estimate_tuning(workload, device, top=top, space=whole_space(device), cores=cores)
+    estimate = estimate_tuning(workload, device, top=top, space=whole_space(device, TIMED_OTHERWISE), cores=cores)
     candidates = sum(key.candidates for key in estimate.keys)
     note(
         f"estimate: {len(estimate.keys)} problems, {candidates:,} candidates: launches "

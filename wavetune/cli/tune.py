@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wavetune.cli.options import ArchOption, DtypeOption, GpuOption, JsonOption, LayoutOption
+from wavetune.cli.options import (
+    CANDIDATES,
+    ArchOption,
+    DtypeOption,
+    GpuOption,
+    JsonOption,
+    LayoutOption,
+    TopOption,
+    require_candidates,
+)
 from wavetune.cli.output import note
 from wavetune.core.workload import Workload
 from wavetune.runtime.device import resolve_device
@@ -15,18 +24,11 @@ from wavetune.runtime.device import resolve_device
 if TYPE_CHECKING:
     from wavetune.pipeline.tune import TuneOptions
 
-CANDIDATES = 128
-"""As many as hipblaslt-bench is asked for by QuickTune (``--requested_solution``)."""
-
 MIN_IMPROVEMENT = 0.01
 """As `wavetune.pipeline.tune.MIN_IMPROVEMENT`; said again so that help needs no numpy."""
 
 BACKENDS = ("triton", "cublaslt")
 
-TopOption = Annotated[
-    int,
-    typer.Option("--top", metavar="N", min=-1, help="Candidates for each problem: 1 the model's pick, -1 all."),
-]
 SkipSlowOption = Annotated[
     bool,
     typer.Option("--skip-slow", help="Leave out candidates that take 1.5 times the best one's time at a first look."),
@@ -74,8 +76,7 @@ def tune_command(
     kept in the folder: the same command goes on where it was stopped, even by kill -9. WAVETUNE_PINNED=DIR/pinned.json
     uses the results.
     """
-    if top == 0:
-        raise typer.BadParameter("--top 0 leaves nothing to time; 1 is the model's pick, -1 the whole space")
+    require_candidates(top)
     if backend not in BACKENDS:
         raise typer.BadParameter(f"no backend {backend!r}; known: {', '.join(BACKENDS)}")
     read = Workload.read(workload, dtype=dtype, layout=layout)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wavetune.cli.live import (
     CalibrationKey,
-    candidate_configs,
     conditions_of,
     make_folder,
     note_conditions,
     stop_interrupted,
+    whole_space,
 )
 from wavetune.cli.output import note
 from wavetune.cli.progress import watch
@@ -23,14 +22,15 @@ from wavetune.errors import NoModelError, RunnerError, WorkloadError
 from wavetune.runtime.device import Device
 
 if TYPE_CHECKING:
-    from wavetune.core.config import KernelConfig
     from wavetune.measure.contest import ContestRunner
     from wavetune.pipeline.tune import TuneOptions
     from wavetune.pipeline.tune_plan import TuningPlan
     from wavetune.pipeline.tune_verdict import TunedProblem
-    from wavetune.pipeline.tuning_estimate import Space
 
 NO_GPU = "tuning needs the GPU itself; `wavetune estimate` says without one what it would take"
+
+TIMED_OTHERWISE = "only what the model ranks is timed"
+"""Where the kernels are missing."""
 
 TUNED_NAME, CANDIDATES_NAME, PINNED_NAME = "tuned.csv", "candidates.csv", "pinned.json"
 
@@ -92,20 +92,6 @@ def open_runner(key: CalibrationKey, gpu: int) -> ContestRunner:
         raise RunnerError(f"{error}\n{NO_GPU}") from None
 
 
-def whole_space(device: Device) -> Space:
-    """Return where candidates come from that the model does not rank; nothing where the kernels are missing."""
-
-    @cache
-    def configs(dtype: str) -> Sequence[KernelConfig]:
-        try:
-            return candidate_configs(CalibrationKey("gemm", device.arch, dtype, "nk"))
-        except RunnerError as error:
-            note(f"{error}; only what the model ranks is timed")
-            return ()
-
-    return configs
-
-
 def run_tuning(
     read: Workload,
     device: Device,
@@ -143,7 +129,7 @@ def run_tuning(
     from wavetune.store.database import MeasurementStore
 
     seeds = PatternSeeds.open(pattern_cache, device)
-    plan = plan_tuning(read, device, top=top, space=whole_space(device), seeds=seeds)
+    plan = plan_tuning(read, device, top=top, space=whole_space(device, TIMED_OTHERWISE), seeds=seeds)
     if not plan.plans:
         reasons = "; ".join(dict.fromkeys(entry.reason for entry in plan.not_tuned))
         kind = NoModelError if any("no model" in entry.reason for entry in plan.not_tuned) else WorkloadError

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
-from wavetune.core.config import find_kernel_spec
+from wavetune.core.config import KernelConfig, find_kernel_spec
 from wavetune.errors import FitError
-from wavetune.measure.runner import Runner
+from wavetune.measure.runner import PreparedConfigs, Runner
 from wavetune.pipeline.refit import FitOptions, FittedModel, fit_model_file
 from wavetune.pipeline.strategy import Strategy
 from wavetune.store.database import MeasurementStore
@@ -128,10 +128,7 @@ def calibrate(
 
     start = time.perf_counter()
     configs = list(strategy.configs())
-    observer.begin("prepare", 0)
-    prepared = runner.prepare(configs, lambda done, total: observer.update(done))
-    store.record_compiled(prepared.compiled)
-    store.record(prepared.failures)
+    prepared = prepare_all(runner, configs, store, observer)
     seconds["prepare"] = time.perf_counter() - start
     if not prepared.compiled:
         reason = prepared.failures[0].detail if prepared.failures else "the space is empty"
@@ -159,6 +156,17 @@ def calibrate(
     seconds["fit"] = time.perf_counter() - start
     failures = [entry for entry in store.measurements(failed=True) if entry.status is not Status.OK]
     return CalibrationResult(fitted, table, seconds, planned, resumed, failures)
+
+
+def prepare_all(
+    runner: Runner, configs: Iterable[KernelConfig], store: MeasurementStore, observer: Observer
+) -> PreparedConfigs:
+    """Compile and check configurations; the store keeps what passed and what did not."""
+    observer.begin("prepare", 0)
+    prepared = runner.prepare(configs, lambda done, _: observer.update(done))
+    store.record_compiled(prepared.compiled)
+    store.record(prepared.failures)
+    return prepared
 
 
 def record_all(store: MeasurementStore, measurements: Iterable[Measurement]) -> None:

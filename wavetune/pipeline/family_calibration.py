@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from wavetune.core.config import KernelConfig
 from wavetune.errors import FitError
 from wavetune.measure.runner import Runner
-from wavetune.pipeline.calibrate import Observer, SilentObserver, record_all
+from wavetune.pipeline.calibrate import Observer, SilentObserver, prepare_all, record_all
 from wavetune.pipeline.family_fit import FittedFamily, fit_family_file
 from wavetune.pipeline.family_job import FamilyJob
 from wavetune.runtime.family_file import FamilyFile
@@ -122,10 +122,7 @@ def prepare_configs(
     FitError
         If none can be prepared.
     """
-    observer.begin("prepare", 0)
-    prepared = runner.prepare(configs, lambda done, total: observer.update(done))
-    store.record_compiled(prepared.compiled)
-    store.record(prepared.failures)
+    prepared = prepare_all(runner, configs, store, observer)
     if not prepared.compiled:
         reason = prepared.failures[0].detail if prepared.failures else "the list is empty"
         raise FitError(f"no configuration of {kernel} could be prepared; first reason: {reason}")

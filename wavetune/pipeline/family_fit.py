@@ -22,6 +22,7 @@ from wavetune.pipeline.calibrate import LATENCY_DECIMALS
 from wavetune.pipeline.family_job import FamilyJob
 from wavetune.report.accuracy import AccuracyReport, summarise_results
 from wavetune.report.family_accuracy import JudgedShapes, judge_shapes
+from wavetune.report.metrics import without_nan
 from wavetune.runtime.family_file import FamilyFile, FamilyForm
 from wavetune.store.read_report import FileReport
 from wavetune.store.table import FloatArray, MeasurementTable, concatenate
@@ -114,7 +115,7 @@ def fit_family_file(
         "environment": dict(environment or {}),
         "versions": {"wavetune": wavetune.__version__},
     }
-    file = build_family_file(job, fit, table, arch, accuracy=_without_nan(accuracy), provenance=provenance)
+    file = build_family_file(job, fit, table, arch, accuracy=without_nan(accuracy), provenance=provenance)
     return FittedFamily(file, fit, table, held_out)
 
 
@@ -257,10 +258,3 @@ def _best_measured(fit: FamilyFit, table: MeasurementTable) -> dict[tuple[int, .
             index = int(np.nanargmin(measured))
             best[tuple(dims)] = (forms[index], round(float(measured[index]), 3))
     return best
-
-
-def _without_nan(value: Any) -> Any:
-    """Return plain data with None for NaN: where nothing was measured, there is no number."""
-    if isinstance(value, dict):
-        return {key: _without_nan(entry) for key, entry in value.items()}
-    return None if isinstance(value, float) and np.isnan(value) else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from wavetune.core.arch import ArchSpec
 from wavetune.fit.model import WaveLatencyModel
 from wavetune.pipeline.folds import split_fold
 from wavetune.report.accuracy import AccuracyReport, evaluate_model
+from wavetune.report.metrics import without_nan
 from wavetune.runtime.model_file import ModelFile
 from wavetune.store.read_report import FileReport
 from wavetune.store.table import MeasurementTable
@@ -107,7 +107,7 @@ def fit_model_file(
     accuracy: dict[str, Any] = {"held_out": None}
     if held_out is not None:
         headline = held_out.to_dict(table.spec.dims)
-        accuracy["held_out"] = _without_nan({k: v for k, v in headline.items() if k not in ("worst", "sources")})
+        accuracy["held_out"] = without_nan({k: v for k, v in headline.items() if k not in ("worst", "sources")})
     file = build_model_file(
         estimator,
         table,
@@ -145,13 +145,6 @@ def hold_out(table: MeasurementTable, estimator: WaveLatencyModel, fold: int = 0
     refitted = WaveLatencyModel(**params).fit_table(table.select(rows), weight[rows])
     file = build_model_file(refitted, table.select(rows), provenance={})
     return evaluate_model(file, table.select(split.judged))
-
-
-def _without_nan(value: Any) -> Any:
-    """Return plain data with None for NaN: where nothing was measured, there is no number."""
-    if isinstance(value, dict):
-        return {key: _without_nan(entry) for key, entry in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _provenance(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.measure.contest import TORCH_MM, ContestRunner
-from wavetune.pipeline.calibrate import Observer, SilentObserver
+from wavetune.pipeline.calibrate import Observer, SilentObserver, prepare_all
 from wavetune.pipeline.tune_plan import ProblemPlan
 from wavetune.pipeline.tune_stages import (
     CONFIRM,
@@ -117,11 +117,8 @@ def tune_problems(
     options, observer = options or TuneOptions(), observer or SilentObserver()
     seconds: dict[str, float] = {}
     began = time.perf_counter()
-    observer.begin("prepare", 0)
     wanted = dict.fromkeys(config for plan in plans for config in plan.candidates)
-    prepared = runner.prepare(wanted, lambda done, _: observer.update(done))
-    store.record_compiled(prepared.compiled)
-    store.record(prepared.failures)
+    prepared = prepare_all(runner, wanted, store, observer)
     usable = {entry.config for entry in prepared.compiled}
     seconds["prepare"] = time.perf_counter() - began
 

@@ -22,7 +22,7 @@ from wavetune.report.breakdown import accuracy_by_stratum, disturbed_rows, resid
 from wavetune.report.datatable import DataTable, make_table
 from wavetune.report.decisions import decision_map, regret_distribution, regret_map
 from wavetune.report.evidence import Seen, classify, describe_coverage, describe_evidence
-from wavetune.report.metrics import geometric_mean, rounded
+from wavetune.report.metrics import geometric_mean, rounded, without_nan
 from wavetune.report.noise import replay_noise
 from wavetune.report.predictions import Predictions, predict_sweep
 from wavetune.report.reasons import explain_miss
@@ -254,7 +254,7 @@ def _facts(
         "noise": _noise_facts(tables.get("noise")),
         "calibration": dict(inputs.calibration),
     }  # fmt: skip
-    plain: dict[str, Any] = _without_nan(facts)
+    plain: dict[str, Any] = without_nan(facts)
     return plain
 
 
@@ -269,11 +269,3 @@ def _noise_facts(noise: DataTable | None) -> dict[str, Any] | None:
         return None
     regret = np.array(noise.column("regret"), dtype=np.float64)
     return {"shapes": len(regret), "mean": float(regret.mean()), "p95": float(np.percentile(regret, 95))}
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _without_nan(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(entry) for entry in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

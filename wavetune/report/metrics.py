@@ -6,8 +6,10 @@ minus 1. Means of efficiency are geometric.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,3 +62,12 @@ def geometric_mean(values: Sequence[float] | FloatArray) -> float:
 def rounded(record: Efficiency | Regret) -> dict[str, float]:
     """Return a record as a dict with five decimals."""
     return {name: round(value, 5) for name, value in asdict(record).items()}
+
+
+def without_nan(value: Any) -> Any:
+    """Return plain data for JSON with None for NaN: where nothing was measured, there is no number."""
+    if isinstance(value, Mapping):
+        return {str(key): without_nan(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
