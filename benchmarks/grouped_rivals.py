@@ -1,5 +1,7 @@
 """What else chooses for grouped GEMM, judged on the sweep of `family_holdout`, and torch's own grouped products.
 
+fp8 has ``torch._scaled_grouped_mm`` beside, with the same scales, and with ``use_fast_accum``, which does not promote.
+
 One fixed configuration; a table keyed on the token total, tuned on balanced routings; the four-term form
 ``a + b g/SM + c g + d log(g + 1)``; vLLM's default rule, mapped to the nearest configuration of the space.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,9 @@ from live_timing import in_us
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
+from wavetune.core.dtype import find_dtype
 from wavetune.core.grouped_problem import GroupedGemmProblem, spread_groups
+from wavetune.kernels.grouped_gemm_operands import GroupedGemmOperands
 from wavetune.mapping.grouped_gemm import map_grouped_gemm
 from wavetune.plan.expert_layers import HOLDOUT_BLOCKS, expert_layers
 from wavetune.plan.grouped_plan import could_win
@@ -117,8 +122,8 @@ class GroupedRivals:
             "any histogram": [family.bind(o.for_any_histogram(), chosen, self.arch, stream) for o in operands]
         }  # fmt: skip
         if not problem.is_gated:
-            for name, make in TORCH.items():
-                entries = [make(o.x, o.w, o.out, problem.group_sizes, o.groups.cumsum(0).int()) for o in operands]
+            for name, make in (SCALED_TORCH if find_dtype(problem.dtype).is_scaled else TORCH).items():
+                entries = [make(o, o.groups.cumsum(0).int()) for o in operands]
                 try:
                     entries[0]()
                 except Exception as error:
@@ -132,7 +137,7 @@ class GroupedRivals:
     def summary(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return torch's latency over that of the choice, and the time that a CTA beyond the last tile takes."""
         summary: dict[str, Any] = {"surplus_cta_us": self._surplus_cost(rows)}
-        for name in TORCH:
+        for name in (*TORCH, *SCALED_TORCH):
             ratio = [row[name] / row["chosen"] for row in rows if row.get(name)]
             if ratio:
                 summary[name] = {
@@ -174,22 +179,24 @@ def least_loss(sweep: MeasurementTable) -> int:
     return int(np.argmin(np.log(np.where(np.isnan(ratio), 3.0, ratio)).mean(axis=0)))
 
 
-def torch_grouped(x: Any, w: Any, out: Any, sizes: Sequence[int], ends: Any) -> Callable[[], Any]:
+def torch_grouped(operands: GroupedGemmOperands, ends: Any) -> Callable[[], Any]:
     """Return a call of torch's own grouped GEMM."""
     import torch
 
+    x, w = operands.x, operands.w.transpose(-2, -1)
     function = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
-    return lambda: function(x, w.transpose(-2, -1), offs=ends)
+    return lambda: function(x, w, offs=ends)
 
 
-def torch_loop(x: Any, w: Any, out: Any, sizes: Sequence[int], ends: Any) -> Callable[[], Any]:
+def torch_loop(operands: GroupedGemmOperands, ends: Any) -> Callable[[], Any]:
     """Return a loop of torch.mm over the experts that have tokens."""
     import torch
 
     parts, start = [], 0
-    for expert, size in enumerate(sizes):
+    for expert, size in enumerate(operands.problem.group_sizes):
         if size:
-            parts.append((x[start : start + size], w[expert].T, out[start : start + size]))
+            rows = slice(start, start + size)
+            parts.append((operands.x[rows], operands.w[expert].T, operands.out[rows]))
         start += size
 
     def launch() -> None:
@@ -199,4 +206,14 @@ def torch_loop(x: Any, w: Any, out: Any, sizes: Sequence[int], ends: Any) -> Cal
     return launch
 
 
+def torch_scaled(operands: GroupedGemmOperands, ends: Any, *, use_fast_accum: bool = False) -> Callable[[], Any]:
+    """Return a call of torch's own grouped GEMM of fp8; it takes scales of tokens and of rows."""
+    import torch
+
+    args = (operands.x, operands.w.transpose(-2, -1), operands.scale_x, operands.scale_w)
+    options = {"offs": ends, "out_dtype": torch.bfloat16, "use_fast_accum": use_fast_accum}
+    return lambda: torch._scaled_grouped_mm(*args, **options)
+
+
 TORCH = {"torch grouped": torch_grouped, "torch loop": torch_loop}
+SCALED_TORCH = {"torch scaled": torch_scaled, "torch scaled fast": partial(torch_scaled, use_fast_accum=True)}

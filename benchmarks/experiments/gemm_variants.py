@@ -167,6 +167,19 @@ def pair_calls(variant: Variant, operands: Operands, arch: ArchSpec, n_slots: in
     return [KernelCall(compiled, args, n_tiles(variant, m, n))]
 
 
+def walk_calls(variant: Variant, operands: Operands, arch: ArchSpec, n_slots: int) -> list[KernelCall]:
+    """Walk over tiles as the family does; a tile is stored in two halves."""
+    block_m, block_n, block_k = variant.tile
+    m, n, k = sizes(operands)
+    constants = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": 8, **variant.constants}
+    compiled = variant.kernel(variant_kernels.walk_kernel, constants, arch, is_persistent=True)
+    args = (
+        box(operands.a, block_m, block_k), box(operands.b, block_n, block_k),
+        box(operands.out, block_m, block_n // 2), m, n, k,
+    )  # fmt: skip
+    return [KernelCall(compiled, args, n_tiles(variant, m, n))]
+
+
 def specialized_calls(variant: Variant, operands: Operands, arch: ArchSpec, n_slots: int) -> list[KernelCall]:
     """Walk over tiles with a warp for loads; one CTA an SM, since the warps are more than ``num_warps``."""
     block_m, block_n, block_k = variant.tile
@@ -234,6 +247,13 @@ def variants() -> list[Variant]:
         ]
         found += [
             Variant(
+                f"{word} walk {m}x{n}x{k} {w}w {s}s", (m, n, k), walk_calls, w, s, (256, 1 << 30), False,
+                {"GUARD": guard},
+            )
+            for m, n, k, w, s in ((128, 128, 64, 8, 4), (128, 256, 64, 8, 3), (256, 128, 64, 8, 3))
+        ]  # fmt: skip
+        found += [
+            Variant(
                 f"{word} pair {m}x{n}x{k} {w}w {s}s {kind}", (m, n, k), pair_calls, w, s, (256, 1 << 30), False,
                 {"GUARD": guard, "PERSISTENT": kind != "tile", "FLATTEN": kind == "persistent"},
             )
@@ -286,31 +306,31 @@ def describe(compiled: Any) -> dict[str, Any]:
     }
 
 
-def compile_ahead(arch: ArchSpec) -> list[str]:
-    """Compile everything for a GPU that need not be there, in parallel; return a line for each kernel.
+def compile_ahead(arch: ArchSpec) -> dict[str, dict[str, Any]]:
+    """Compile everything for a GPU that need not be there, in parallel; return what came of each kernel.
 
     Triton's cache then serves the process that launches.
     """
     reports = Parallel(n_jobs=-1)(delayed(compile_variant)(index, arch) for index in range(len(variants())))
-    return [line for lines in reports for line in lines]
+    return {name: report for kernels in reports for name, report in kernels.items()}
 
 
-def compile_variant(index: int, arch: ArchSpec) -> list[str]:
-    """Compile the kernels of one variant."""
+def compile_variant(index: int, arch: ArchSpec) -> dict[str, dict[str, Any]]:
+    """Compile the kernels of one variant. Asking ptxas what it serialized compiles once more, so not while timing."""
     compile_offline(arch)
     variant = variants()[index]
     size = 1 << 13
     matrix = Placeholder("bf16", (size, size))
     b = Placeholder("bf16", (size * size // variant.tile[2], variant.tile[2])) if variant.packs else matrix
     operands = Operands(matrix, b, matrix, Placeholder("fp32", (1 << 30,)))
-    lines = []
+    reports = {}
     for call in variant.make(variant, operands, arch, arch.num_sms):
         try:
             report = describe(compile_call(call))
         except Exception as error:
             report = {"error": f"{type(error).__name__}: {str(error).splitlines()[-1][:120]}"}
-        lines.append(f"{variant.name:44} {call.variant.kernel.__name__:20} {json.dumps(report)}")
-    return lines
+        reports[f"{variant.name} {call.variant.kernel.__name__}"] = report
+    return reports
 
 
 class Bench:
@@ -324,7 +344,6 @@ class Bench:
 
     def __init__(self, session: Any) -> None:
         self.session = session
-        self.reports: dict[str, dict[str, Any]] = {}
 
     def launches(self, variant: Variant, problem: GemmProblem, n_windows: int) -> list[Launch]:
         """Return bound launches, each on data of its own, the first of them checked against torch."""
@@ -337,7 +356,6 @@ class Bench:
             parts = tuple(bind(call, self.session.stream.cuda_stream) for call in calls)
             launch: Launch = parts[0] if len(parts) == 1 else LaunchSequence(parts)
             if not found:
-                self.reports.setdefault(variant.name, describe(load_call(calls[0]).compiled))
                 with torch.cuda.stream(self.session.stream):
                     ready.out.fill_(float("nan"))
                     launch()
@@ -383,7 +401,7 @@ def measure(
     from wavetune.store.record import Point
 
     model = read_model(model_path)
-    compile_ahead(find_arch(model.arch))
+    reports = compile_ahead(find_arch(model.arch))
     start = time.perf_counter()
     chooser = GemmChooser(model, find_arch(model.arch), use_exact=False)
     rows, failures = [], {}
@@ -426,7 +444,7 @@ def measure(
         "packed": compare_twins(rows, "as it is", "packed"),
     }
     result = {
-        "versions": versions, "speedup": pairs, "kernels": bench.reports, "failures": failures,
+        "versions": versions, "speedup": pairs, "kernels": reports, "failures": failures,
         "conditions": conditions, "rows": rows,
         "seconds": round(time.perf_counter() - start, 1),
     }  # fmt: skip
@@ -434,8 +452,8 @@ def measure(
     for kind, speedups in pairs.items():
         print(f"{kind} over its twin, geometric mean and range over shapes:", json.dumps(speedups))
     print(json.dumps({"failures": failures, "seconds": result["seconds"], **versions}))
-    print("engaged:", [name for name, report in bench.reports.items() if report["is_specialized"]])
-    print("one wgmma after another:", [name for name, report in bench.reports.items() if report["is_serialized"]])
+    print("engaged:", [name for name, report in reports.items() if report.get("is_specialized")])
+    print("one wgmma after another:", [name for name, report in reports.items() if report.get("is_serialized")])
 
 
 def _torch_mm(torch: Any, operands: Operands) -> Launch:
@@ -459,7 +477,7 @@ def print_shape(dims: tuple[int, int, int], us: dict[str, float]) -> None:
     """Print the best of each kind beside torch.mm and the choice, as latency over the choice's."""
     kinds: dict[str, tuple[float, str]] = {}
     for name, value in us.items():
-        kind = " ".join(name.split()[: 2 if "pair" in name or name.startswith("as") else 1])
+        kind = " ".join(name.split()[: 2 if "pair" in name or "walk" in name or name.startswith("as") else 1])
         kinds[kind] = min(kinds.get(kind, (float("inf"), "")), (value, name))
     chosen = us["chosen"]
     parts = [f"{value / chosen:.3f} {name}" for value, name in sorted(kinds.values())]
@@ -476,7 +494,8 @@ def main() -> None:
     parser.add_argument("--arch", default="nvidia-h200", help="target of --compile-only")
     args = parser.parse_args()
     if args.compile_only:
-        print(*compile_ahead(find_arch(args.arch)), sep="\n")
+        for name, report in compile_ahead(find_arch(args.arch)).items():
+            print(f"{name:64} {json.dumps(report)}")
     else:
         measure(args.model, args.out, args.budget, SHAPES)
 

@@ -4,6 +4,7 @@
 
 - ``tile_kernel``, ``pair_kernel``: as the family's, with a loop that always makes a trip (``GUARD``), or with a B that
   is packed tile by tile (``PACKED``).
+- ``walk_kernel``: as the family's persistent one, the loop guarded or not.
 - ``specialized_kernel``: persistent, with a warp of its own for the loads where the compiler engages it.
 - ``stream_k_kernel``, ``fix_up_kernel``: whole tiles in full waves, then equal shares of the remaining tiles' trips;
   the second kernel adds the pieces of each divided tile in order, so that results are the same in every run.
@@ -78,6 +79,34 @@ def tile_kernel(
         a_desc, b_desc, start_m, start_n, tile_n, 0, trips, trips, BLOCK_M, BLOCK_N, BLOCK_K, SWAP, PACKED, GUARD
     )
     c_desc.store([start_m, start_n], acc.to(c_desc.dtype))
+
+
+@triton.jit(do_not_specialize=SIZES)
+def walk_kernel(
+    a_desc, b_desc, c_desc, m, n, k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, GUARD: tl.constexpr,
+):  # fmt: skip
+    """Walk over tiles, flattened; each is stored in two halves."""
+    HALF: tl.constexpr = BLOCK_N // 2
+    trips = tl.cdiv(k, BLOCK_K)
+    step = tl.num_programs(0)
+    stored = tl.program_id(0) - step
+    tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles, step, flatten=True):
+        tile_m, tile_n = place_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M)
+        start_m = start_of(tile_m, m, BLOCK_M)
+        start_n = start_of(tile_n, n, BLOCK_N)
+        acc = accumulate(
+            a_desc, b_desc, start_m, start_n, tile_n, 0, trips, trips,
+            BLOCK_M, BLOCK_N, BLOCK_K, False, False, GUARD,
+        )  # fmt: skip
+        stored += step
+        tile_m, tile_n = place_of(stored, m, n, BLOCK_M, BLOCK_N, GROUP_M)
+        start_m = start_of(tile_m, m, BLOCK_M)
+        start_n = start_of(tile_n, n, BLOCK_N)
+        left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, HALF)), (0, 2, 1)))
+        c_desc.store([start_m, start_n], left.to(c_desc.dtype))
+        c_desc.store([start_m, start_n + HALF], right.to(c_desc.dtype))
 
 
 @triton.jit

@@ -62,7 +62,7 @@ def test_rules_of_problems() -> None:
     assert "alignment" in str(grouped_illegal_reason(unaligned, make_config(), H200))
     assert grouped_illegal_reason(unaligned, make_config(load="pointer"), H200) is None
     assert "no TMA" in str(grouped_illegal_reason(GroupedGemmProblem((64,), 64, 64), make_config(), A100))
-    assert "not fp8" in str(grouped_illegal_reason(GroupedGemmProblem((64,), 64, 64, "fp8"), make_config(), H200))
+    assert "not int8" in str(grouped_illegal_reason(GroupedGemmProblem((64,), 64, 64, "int8"), make_config(), H200))
     crowd = GroupedGemmProblem((1,) * 5000, 64, 64)
     assert "4096 experts" in str(grouped_illegal_reason(crowd, make_config(), H200))
     wide = GroupedGemmProblem((2**24,) * 127, 2**20, 64)

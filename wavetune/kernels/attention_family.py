@@ -94,7 +94,7 @@ class AttentionFamily:
         """Return (floating-point operations on visible pairs, bytes moved at least)."""
         return attention_flops(problem), attention_bytes(problem)
 
-    def source_hash(self) -> str:
+    def source_hash(self, dtype: str = "bf16") -> str:
         """Return a digest of the device code and of the host code that decides its constants."""
         return sources_digest((attention_device, attention, call_module))
 
@@ -169,7 +169,7 @@ class AttentionDecodeFamily:
         keys = sum(min(length, problem.window or length) for length in problem.kv_lengths)
         return 4 * problem.head_dim * problem.heads * keys, decode_bytes(problem)
 
-    def source_hash(self) -> str:
+    def source_hash(self, dtype: str = "bf16") -> str:
         """Return a digest of the device code and of the host code that decides its constants."""
         return sources_digest((attention_decode_device, attention_device, attention_decode, attention, call_module))
 

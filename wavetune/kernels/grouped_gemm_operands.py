@@ -7,14 +7,17 @@ from functools import lru_cache
 from typing import Any
 
 from wavetune.core.config import KernelConfig
+from wavetune.core.dtype import find_dtype
 from wavetune.core.grouped_problem import GroupedGemmProblem
 from wavetune.kernels.gemm_operands import TORCH_DTYPES, result_dtype
+from wavetune.kernels.gemm_scales import fill_random
+from wavetune.kernels.grouped_gemm_scales import expert_operands, random_grouped_scales
 from wavetune.mapping.grouped_gemm import widest_problem
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemmOperands:
-    """The tensors of one grouped GEMM.
+    """The tensors of one grouped GEMM; of a scaled dtype every element of x and w stands for itself times its scale.
 
     Parameters
     ----------
@@ -29,6 +32,8 @@ class GroupedGemmOperands:
         Written by the launch, but for rows that no group has; unit stride along the last axis.
     groups : Tensor of int32 of shape (experts,) or (experts + 1,)
         Tokens of each expert; or where each expert's rows begin, and at last where they end. On the device.
+    scale_x, scale_w : Tensor of fp32, optional
+        Of a scaled dtype; shaped as `wavetune.kernels.grouped_gemm_scales` says.
     """
 
     problem: GroupedGemmProblem
@@ -36,6 +41,8 @@ class GroupedGemmOperands:
     w: Any
     out: Any
     groups: Any
+    scale_x: Any = None
+    scale_w: Any = None
 
     @property
     def is_offsets(self) -> bool:
@@ -60,8 +67,9 @@ def device_groups(group_sizes: tuple[int, ...], device: str) -> Any:
 
 
 def make_grouped_operands(
-    problem: GroupedGemmProblem, device: str, seed: int, n_copies: int = 1, *, as_offsets: bool = False
-) -> list[GroupedGemmOperands]:
+    problem: GroupedGemmProblem, device: str, seed: int, n_copies: int = 1, *, as_offsets: bool = False,
+    scales: str = "row",
+) -> list[GroupedGemmOperands]:  # fmt: skip
     """Allocate operands with random data.
 
     Parameters
@@ -76,6 +84,8 @@ def make_grouped_operands(
         Independent sets of operands, to rotate over.
     as_offsets : bool, default=False
         Whether groups are given by where they begin.
+    scales : {"row", "expert", "tensor"}, default="row"
+        Of a scaled dtype, see `wavetune.kernels.grouped_gemm_scales`; ignored by every other.
 
     Returns
     -------
@@ -94,17 +104,24 @@ def make_grouped_operands(
         groups = torch.nn.functional.pad(groups.cumsum(0), (1, 0)).to(torch.int32)
     copies = []
     for _ in range(n_copies):
-        x = torch.empty((tokens, padded_k), dtype=dtype, device=device)[:, :k].normal_(generator=generator)
-        # Keeps the result near 1 whatever k is, as layers with normalised weights do.
+        x = torch.empty((tokens, padded_k), dtype=dtype, device=device)[:, :k]
         w = torch.empty((problem.experts, n, padded_k), dtype=dtype, device=device)[:, :, :k]
-        w.normal_(std=max(k, 1) ** -0.5, generator=generator)
+        factors: tuple[Any, Any] = (None, None)
+        if find_dtype(problem.dtype).is_scaled:
+            fill_random(x, generator)
+            fill_random(w, generator)
+            factors = random_grouped_scales(problem, scales, generator)
+        else:
+            x.normal_(generator=generator)
+            # Keeps the result near 1 whatever k is, as layers with normalised weights do.
+            w.normal_(std=max(k, 1) ** -0.5, generator=generator)
         out = torch.full((tokens, problem.out_columns), float("nan"), dtype=out_dtype, device=device)
-        copies.append(GroupedGemmOperands(problem, x, w, out, groups))
+        copies.append(GroupedGemmOperands(problem, x, w, out, groups, *factors))
     return copies
 
 
 def grouped_reference(operands: GroupedGemmOperands) -> Any:
-    """Compute a grouped GEMM in float64 from the inputs as stored, expert by expert.
+    """Compute a grouped GEMM in float64 from the inputs as stored, times their scales if any, expert by expert.
 
     Returns
     -------
@@ -121,7 +138,8 @@ def grouped_reference(operands: GroupedGemmOperands) -> Any:
         start += size
         if not size:
             continue
-        product = operands.x[rows].double() @ operands.w[expert].double().T
+        x, w = expert_operands(operands, expert, rows)
+        product = x @ w.T
         if problem.is_gated:
             gate, up = product.chunk(2, dim=1)
             product = torch.nn.functional.silu(gate) * up

@@ -167,7 +167,7 @@ class OneKernelFamily(ABC):
         ).moved_bytes
         return self.flops(problem), moved
 
-    def source_hash(self) -> str:
+    def source_hash(self, dtype: str = "bf16") -> str:
         """Return a digest of the sources."""
         return sources_digest(self.sources)
 

@@ -90,8 +90,8 @@ class KernelFamily(Protocol):
         """Return (floating-point operations, bytes moved at least)."""
         ...
 
-    def source_hash(self) -> str:
-        """Return a digest of everything that decides the compiled code, except the compiler."""
+    def source_hash(self, dtype: str = "bf16") -> str:
+        """Return a digest of everything that decides the compiled code of a dtype, except the compiler."""
         ...
 
     def space_hash(self, arch: ArchSpec, dtype: str) -> str:
@@ -186,7 +186,7 @@ class GemmFamily:
         dtype = find_dtype(problem.dtype)
         return 2 * m * n * k, (m * k + n * k) * dtype.input_bytes + m * n * dtype.output_bytes
 
-    def source_hash(self) -> str:
+    def source_hash(self, dtype: str = "bf16") -> str:
         """Return a digest of the device code and of the host code that decides its constants."""
         return _hash_files(*(module.__file__ for module in _SOURCES))
 

@@ -15,6 +15,7 @@ import torch
 from wavetune.core.problem import check_dimension
 from wavetune.errors import OperandError, OperandTypeError, ProblemError, ProblemTypeError
 from wavetune.launch.checks import SUPPORTED_DTYPES
+from wavetune.launch.grouped_scales import SCALED_DTYPE, check_scales, grouped_result_dtype
 
 GROUPED_ACTIVATIONS = ("none", "silu_and_mul")
 """``silu_and_mul``: the weight holds gate rows, then as many up rows; the result is ``silu(gate) * up``."""
@@ -35,13 +36,16 @@ def check_grouped_types(x: object, w: object, out: object, activation: object) -
         raise OperandTypeError(f"activation must be None or 'silu_and_mul', got {activation!r}")
 
 
-def check_grouped_operands(x: Any, w: Any, groups: Any, activation: str, out: Any = None) -> None:
-    """Refuse tensors that do not belong together.
+def check_grouped_operands(
+    x: Any, w: Any, groups: Any, activation: str, out: Any = None, *, scale_x: Any = None, scale_w: Any = None,
+    use_fast_accum: bool = False, out_dtype: Any = None,
+) -> Any:  # fmt: skip
+    """Refuse tensors that do not belong together; return the dtype of the result.
 
     Parameters
     ----------
     x : Tensor of shape (tokens, k)
-        bf16 or fp16.
+        bf16, fp16 or e4m3.
     w : Tensor of shape (experts, n, k)
         Of x's dtype, on its device.
     groups : Tensor of shape (experts,) or (experts + 1,)
@@ -49,7 +53,13 @@ def check_grouped_operands(x: Any, w: Any, groups: Any, activation: str, out: An
     activation : str
         One of `GROUPED_ACTIVATIONS`.
     out : Tensor of shape (tokens, n), or (tokens, n / 2) with an activation, optional
-        Of x's dtype, on its device.
+        Of x's dtype (bf16 or fp16 for e4m3), on its device.
+    scale_x, scale_w : Tensor, optional
+        For e4m3 and nothing else, see `wavetune.launch.grouped_scales`.
+    use_fast_accum : bool, default=False
+        For e4m3.
+    out_dtype : torch.dtype, optional
+        Of the result.
 
     Raises
     ------
@@ -60,11 +70,12 @@ def check_grouped_operands(x: Any, w: Any, groups: Any, activation: str, out: An
         raise OperandError(f"x has shape {list(x.shape)}; it must be (tokens, k), rows sorted by expert")
     if w.dim() != 3:
         raise OperandError(f"w has shape {list(w.shape)}; it must be (experts, n, k)")
-    if x.dtype not in SUPPORTED_DTYPES:
-        raise OperandError(f"x is {x.dtype}; cast it to {' or '.join(map(str, SUPPORTED_DTYPES))}")
-    for name, tensor in (("w", w), ("out", out)):
-        if tensor is not None and tensor.dtype != x.dtype:
-            raise OperandError(f"{name} is {tensor.dtype} but x is {x.dtype}; cast one of them")
+    if x.dtype != SCALED_DTYPE and x.dtype not in SUPPORTED_DTYPES:
+        names = " or ".join(map(str, SUPPORTED_DTYPES))
+        raise OperandError(f"x is {x.dtype}; cast it to {names}, or quantise it to {SCALED_DTYPE}")
+    if w.dtype != x.dtype:
+        raise OperandError(f"w is {w.dtype} but x is {x.dtype}; cast one of them")
+    dtype = grouped_result_dtype(x, out_dtype, out)
     for name, tensor in (("w", w), ("group_sizes", groups), ("out", out)):
         if tensor is not None and tensor.device != x.device:
             raise OperandError(f"{name} is on {tensor.device} but x is on {x.device}; move one of them")
@@ -84,11 +95,11 @@ def check_grouped_operands(x: Any, w: Any, groups: Any, activation: str, out: An
         raise OperandError(f"group_sizes must be torch.int32, got {groups.dtype}; cast it with .int()")
     if activation != "none" and n % 2:
         raise OperandError(f"with {activation} w holds gate and up rows, so n must be even, got {n}")
-    if out is None:
-        return
+    check_scales(x, w, scale_x, scale_w, use_fast_accum)
     columns = n if activation == "none" else n // 2
-    if tuple(out.shape) != (tokens, columns):
+    if out is not None and tuple(out.shape) != (tokens, columns):
         raise OperandError(f"out must have shape {[tokens, columns]}, got {list(out.shape)}; it is never resized")
+    return dtype
 
 
 def host_group_sizes(group_sizes: object, experts: int, tokens: int) -> tuple[int, ...]:

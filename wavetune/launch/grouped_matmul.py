@@ -11,17 +11,22 @@ from wavetune.core.problem import check_dimension
 from wavetune.errors import CaptureError, OperandError, OperandTypeError, ProblemError, ProblemTypeError
 from wavetune.kernels.grouped_gemm_operands import device_groups
 from wavetune.launch.grouped_checks import check_grouped_types, check_no_grouped_gradient, host_group_sizes
+from wavetune.launch.grouped_scales import check_scale_types
 
 
 def grouped_matmul(
-    x: Any, w: Any, group_sizes: Any, *, activation: str | None = None, top_k: int | None = None, out: Any = None
-) -> Any:
+    x: Any, w: Any, group_sizes: Any, *, activation: str | None = None, top_k: int | None = None, scale_x: Any = None,
+    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None, out: Any = None,
+) -> Any:  # fmt: skip
     """Multiply the tokens of each expert by its weight: ``out[rows of e] = x[rows of e] @ w[e].T``, summed in fp32.
+
+    Elements of float8_e4m3fn stand for themselves times their scales.
 
     Parameters
     ----------
     x : Tensor of shape (tokens, k)
-        bf16 or fp16; rows sorted by expert. Evenly spaced rows are read where they are, anything else is copied.
+        bf16, fp16 or float8_e4m3fn; rows sorted by expert. Evenly spaced rows are read where they are, anything else is
+        copied.
     w : Tensor of shape (experts, n, k)
         Of x's dtype; rows of adjacent elements.
     group_sizes : sequence of int, or Tensor of shape (experts,) or (experts + 1,)
@@ -33,6 +38,14 @@ def grouped_matmul(
         With ``"silu_and_mul"`` w holds gate rows and then as many up rows, and the result is ``silu(gate) * up``.
     top_k : int, optional
         Experts that a token goes to: sharpens what is likely, where the sizes are on the GPU.
+    scale_x : Tensor of float32, of shape (), (1,), (tokens,) or (tokens, 1), optional
+        For e4m3: of all tokens, or of each.
+    scale_w : Tensor of float32, of shape (), (1,), (experts,), (experts, 1), (experts, n) or (experts, n, 1), optional
+        For e4m3: of all weights, of each expert, or of each row of each expert, gate and up rows included.
+    use_fast_accum : bool, default=False
+        For e4m3: leave the sum to the matrix unit, see `wavetune.scaled_matmul`.
+    out_dtype : {torch.bfloat16, torch.float16}, optional
+        For e4m3: of the result; that of ``out``, else bf16, if not given.
     out : Tensor of shape (tokens, n), or (tokens, n / 2) with an activation, optional
         Receives the result; never resized.
 
@@ -50,7 +63,8 @@ def grouped_matmul(
 
     Notes
     -----
-    This is the operator ``torch.ops.wavetune.grouped_matmul``.
+    This is the operator ``torch.ops.wavetune.grouped_matmul``. For e4m3 it computes what ``torch._scaled_grouped_mm(x,
+    w.transpose(-2, -1), scale_x, scale_w, offs=group_sizes.cumsum(0))`` does.
 
     Examples
     --------
@@ -61,12 +75,14 @@ def grouped_matmul(
     """
     name = "none" if activation is None else activation
     check_grouped_types(x, w, out, name)
+    check_scale_types(scale_x, scale_w, use_fast_accum, out_dtype)
     experts_per_token = _check_top_k(top_k)
-    check_no_grouped_gradient(x, w, out)
+    check_no_grouped_gradient(x, w, scale_x, scale_w, out)
     groups, sizes = _groups(group_sizes, x, w)
+    options = (groups, sizes, name, experts_per_token, scale_x, scale_w, use_fast_accum, out_dtype)
     if out is None:
-        return torch.ops.wavetune.grouped_matmul(x, w, groups, sizes, name, experts_per_token)
-    torch.ops.wavetune.grouped_matmul_out(x, w, groups, sizes, name, experts_per_token, out=out)
+        return torch.ops.wavetune.grouped_matmul(x, w, *options)
+    torch.ops.wavetune.grouped_matmul_out(x, w, *options, out=out)
     return out
 
 

@@ -10,11 +10,14 @@ from typing import Any
 import torch
 
 from wavetune.launch.grouped_checks import check_grouped_operands
-from wavetune.launch.grouped_plan import run_grouped
+from wavetune.launch.grouped_plan import GroupedOptions, run_grouped
 
 # The graph of a compiled model must not lay the operands out anew: their strides decide what is launched.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-_INPUTS = 'Tensor x, Tensor w, Tensor groups, int[]? sizes=None, str activation="none", int top_k=0'
+_INPUTS = (
+    'Tensor x, Tensor w, Tensor groups, int[]? sizes=None, str activation="none", int top_k=0, Tensor? scale_x=None, '
+    "Tensor? scale_w=None, bool use_fast_accum=False, ScalarType? out_dtype=None"
+)
 
 _torch_library: Any = torch.library  # it has no types
 _library = _torch_library.Library("wavetune", "FRAGMENT")
@@ -22,29 +25,50 @@ _library.define(f"grouped_matmul({_INPUTS}) -> Tensor", tags=_TAGS)
 _library.define(f"grouped_matmul_out({_INPUTS}, *, Tensor(a!) out) -> ()", tags=_TAGS)
 
 
-def _grouped_matmul(x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0) -> Any:
-    check_grouped_operands(x, w, groups, activation)
-    return run_grouped(x, w, groups, None if sizes is None else tuple(sizes), activation, None, top_k)
+def _grouped_matmul(
+    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, scale_x: Any = None,
+    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None,
+) -> Any:  # fmt: skip
+    dtype = check_grouped_operands(
+        x, w, groups, activation, None, scale_x=scale_x, scale_w=scale_w, use_fast_accum=use_fast_accum,
+        out_dtype=out_dtype,
+    )  # fmt: skip
+    options = GroupedOptions(activation, top_k, scale_x, scale_w, use_fast_accum, dtype)
+    return run_grouped(x, w, groups, None if sizes is None else tuple(sizes), None, options)
 
 
 def _grouped_matmul_out(
-    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, *, out: Any
-) -> None:
-    check_grouped_operands(x, w, groups, activation, out)
-    run_grouped(x, w, groups, None if sizes is None else tuple(sizes), activation, out, top_k)
+    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, scale_x: Any = None,
+    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None, *, out: Any,
+) -> None:  # fmt: skip
+    dtype = check_grouped_operands(
+        x, w, groups, activation, out, scale_x=scale_x, scale_w=scale_w, use_fast_accum=use_fast_accum,
+        out_dtype=out_dtype,
+    )  # fmt: skip
+    options = GroupedOptions(activation, top_k, scale_x, scale_w, use_fast_accum, dtype)
+    run_grouped(x, w, groups, None if sizes is None else tuple(sizes), out, options)
 
 
 def _fake_grouped_matmul(
-    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0
-) -> Any:
-    check_grouped_operands(x, w, groups, activation)
-    return x.new_empty((x.shape[0], w.shape[1] if activation == "none" else w.shape[1] // 2))
+    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, scale_x: Any = None,
+    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None,
+) -> Any:  # fmt: skip
+    dtype = check_grouped_operands(
+        x, w, groups, activation, None, scale_x=scale_x, scale_w=scale_w, use_fast_accum=use_fast_accum,
+        out_dtype=out_dtype,
+    )  # fmt: skip
+    columns = w.shape[1] if activation == "none" else w.shape[1] // 2
+    return x.new_empty((x.shape[0], columns), dtype=dtype)
 
 
 def _fake_grouped_matmul_out(
-    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, *, out: Any
-) -> None:
-    check_grouped_operands(x, w, groups, activation, out)
+    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, scale_x: Any = None,
+    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None, *, out: Any,
+) -> None:  # fmt: skip
+    check_grouped_operands(
+        x, w, groups, activation, out, scale_x=scale_x, scale_w=scale_w, use_fast_accum=use_fast_accum,
+        out_dtype=out_dtype,
+    )  # fmt: skip
 
 
 # One implementation for every device: it says itself, by name, what it cannot launch on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,12 +13,13 @@ from wavetune.core.config import KernelConfig
 from wavetune.core.grouped_problem import GroupedGemmProblem
 from wavetune.errors import CaptureError, InfeasibleConfigError, NoModelError, OperandError
 from wavetune.kernels.call import IS_INTERPRETED, find_loaded
-from wavetune.kernels.grouped_gemm import grouped_call, grouped_illegal_reason, launch_grouped
+from wavetune.kernels.grouped_gemm_dispatch import describe_call, illegal_reason, launch_operands
 from wavetune.kernels.grouped_gemm_operands import GroupedGemmOperands
 from wavetune.kernels.grouped_gemm_space import grouped_fallback_configs
 from wavetune.launch.checks import SUPPORTED_DTYPES, check_device, check_sizes
 from wavetune.launch.first import UNUSABLE
 from wavetune.launch.gpu import LaunchGpu, find_gpu
+from wavetune.launch.grouped_scales import view_scales
 from wavetune.mapping.grouped_gemm import widest_groups
 from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.grouped_choice import choose_grouped_gemm, choose_grouped_gemm_for_graph, rank_grouped_gemm
@@ -39,9 +41,35 @@ def clear_grouped_plans() -> None:
     _choices.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class GroupedOptions:
+    """How a grouped GEMM is computed.
+
+    Parameters
+    ----------
+    activation : str
+        One of `wavetune.launch.grouped_checks.GROUPED_ACTIVATIONS`.
+    top_k : int
+        Experts that a token goes to, 0 if unknown.
+    scale_x, scale_w : Tensor or None
+        Of e4m3 operands, as `wavetune.launch.grouped_scales.check_scales` accepts them.
+    use_fast_accum : bool
+        Whether sums of e4m3 stay in the matrix unit.
+    out_dtype : torch.dtype
+        Of the result.
+    """
+
+    activation: str
+    top_k: int
+    scale_x: Any
+    scale_w: Any
+    use_fast_accum: bool
+    out_dtype: Any
+
+
 def run_grouped(
-    x: Any, w: Any, groups: Any, sizes: tuple[int, ...] | None, activation: str, out: Any, top_k: int
-) -> Any:
+    x: Any, w: Any, groups: Any, sizes: tuple[int, ...] | None, out: Any, options: GroupedOptions
+) -> Any:  # fmt: skip
     """Launch a grouped GEMM of checked tensors.
 
     Parameters
@@ -50,10 +78,8 @@ def run_grouped(
         As `wavetune.launch.grouped_checks.check_grouped_operands` accepts them; ``out`` may be None.
     sizes : tuple of int or None
         The group sizes, if the host knows them.
-    activation : str
-        One of `wavetune.launch.grouped_checks.GROUPED_ACTIVATIONS`.
-    top_k : int
-        Experts that a token goes to, 0 if unknown.
+    options : GroupedOptions
+        The rest.
 
     Returns
     -------
@@ -63,9 +89,9 @@ def run_grouped(
     check_device("x", x)
     (tokens, k), (experts, n, _) = x.shape, w.shape
     check_sizes(tokens, n, k)
-    layout = "nk" if activation == "none" else "gated"
+    layout = "nk" if options.activation == "none" else "gated"
     columns = n if layout == "nk" else n // 2
-    result = x.new_empty((tokens, columns)) if out is None else out
+    result = x.new_empty((tokens, columns), dtype=options.out_dtype) if out is None else out
     if 0 in (tokens, columns, experts):
         return result
     if k == 0:
@@ -77,14 +103,18 @@ def run_grouped(
             "behind another: make it contiguous once, with w.contiguous()"
         )
     target = result if _has_plain_rows(result) else torch.empty_like(result, memory_format=torch.contiguous_format)
+    if options.scale_x is None:
+        dtype, scales = SUPPORTED_DTYPES[x.dtype], (None, None)
+    else:
+        dtype = "fp8_fast" if options.use_fast_accum else "fp8"
+        scales = view_scales(options.scale_x, options.scale_w)
     problem = GroupedGemmProblem(
-        widest_groups(experts, tokens) if sizes is None else sizes, n, k, SUPPORTED_DTYPES[x.dtype], layout,
-        _alignment(x, w),
-    )  # fmt: skip
-    operands = GroupedGemmOperands(problem, x, w, target, groups)
+        widest_groups(experts, tokens) if sizes is None else sizes, n, k, dtype, layout, _alignment(x, w)
+    )
+    operands = GroupedGemmOperands(problem, x, w, target, groups, *scales)
     gpu = find_gpu(x.device)
     with gpu.activate():
-        _launch(gpu, operands, sizes is not None, top_k)
+        _launch(gpu, operands, sizes is not None, options.top_k)
     return result if target is result else result.copy_(target)
 
 
@@ -103,7 +133,7 @@ def _launch(gpu: LaunchGpu, operands: GroupedGemmOperands, is_known: bool, top_k
         if identity in _unusable:
             continue
         try:
-            launch_grouped(operands, config, gpu.arch)
+            launch_operands(operands, config, gpu.arch)
         except UNUSABLE as error:
             failure = failure or error
             _unusable.add(identity)
@@ -115,7 +145,7 @@ def _launch(gpu: LaunchGpu, operands: GroupedGemmOperands, is_known: bool, top_k
 
 def is_loaded(operands: GroupedGemmOperands, config: KernelConfig, gpu: LaunchGpu) -> bool:
     """Whether a launch would compile nothing on the current device."""
-    return IS_INTERPRETED or find_loaded(grouped_call(operands, config, gpu.arch)) is not None
+    return IS_INTERPRETED or find_loaded(describe_call(operands, config, gpu.arch)) is not None
 
 
 def _choose(problem: GroupedGemmProblem, gpu: LaunchGpu, is_known: bool, top_k: int) -> KernelConfig:
@@ -166,7 +196,7 @@ def _candidates(chosen: KernelConfig, problem: GroupedGemmProblem, gpu: LaunchGp
         except NoModelError:
             ranked = []
         for entry in ranked:
-            if entry.config != chosen and grouped_illegal_reason(problem, entry.config, gpu.arch) is None:
+            if entry.config != chosen and illegal_reason(problem, entry.config, gpu.arch) is None:
                 yield entry.config
     yield from grouped_fallback_configs(problem, gpu.arch)
 

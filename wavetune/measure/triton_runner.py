@@ -70,7 +70,7 @@ class TritonRunner:
         return environment.fingerprint(
             self._arch,
             self.gpu,
-            source_hash=self._family.source_hash(),
+            source_hash=self._family.source_hash(self.dtype),
             space_hash=self._family.space_hash(self._arch, self.dtype),
         )
 

@@ -170,7 +170,7 @@ def could_win(
 ) -> Iterator[CompiledConfig]:
     """Yield the configurations whose tiles are neither far too tall nor far too flat for the groups."""
     mappings = [map_grouped_gemm(problem, entry.config, arch) for entry in compiled]
-    fewest = min(mapping.padded_rows for mapping in mappings)
+    fewest = min((mapping.padded_rows for mapping in mappings), default=0)
     for entry, mapping in zip(compiled, mappings, strict=True):
         is_flat = int(entry.config["block_m"]) < FLAT_TILE and mapping.tile_rows > MAX_FLAT_ROWS * problem.active
         if mapping.padded_rows <= MAX_WASTE * fewest and not is_flat:

@@ -16,13 +16,13 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     from wavetune.launch import grouped_plan
 
     seen: list[object] = []
-    launch = grouped_plan.launch_grouped
+    launch = grouped_plan.launch_operands
 
     def record(operands: object, config: object, arch: object) -> None:
         seen.append((operands.problem, config))
         launch(operands, config, arch)
 
-    monkeypatch.setattr(grouped_plan, "launch_grouped", record)
+    monkeypatch.setattr(grouped_plan, "launch_operands", record)
     grouped_plan.clear_grouped_plans()
     yield seen
     grouped_plan.clear_grouped_plans()
