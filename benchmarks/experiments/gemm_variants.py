@@ -306,12 +306,13 @@ def describe(compiled: Any) -> dict[str, Any]:
     }
 
 
-def compile_ahead(arch: ArchSpec) -> dict[str, dict[str, Any]]:
-    """Compile everything for a GPU that need not be there, in parallel; return what came of each kernel.
+def compile_ahead(arch: ArchSpec, only: str = "") -> dict[str, dict[str, Any]]:
+    """Compile what is wanted for a GPU that need not be there, in parallel; return what came of each kernel.
 
     Triton's cache then serves the process that launches.
     """
-    reports = Parallel(n_jobs=-1)(delayed(compile_variant)(index, arch) for index in range(len(variants())))
+    wanted = [index for index, variant in enumerate(variants()) if re.search(only, variant.name)]
+    reports = Parallel(n_jobs=-1)(delayed(compile_variant)(index, arch) for index in wanted)
     return {name: report for kernels in reports for name, report in kernels.items()}
 
 
@@ -388,7 +389,7 @@ class Bench:
 
 
 def measure(
-    model_path: Path, out: Path, budget_s: float, shapes: Sequence[tuple[int, int, int]]
+    model_path: Path, out: Path, budget_s: float, only: str, shapes: Sequence[tuple[int, int, int]]
 ) -> None:  # fmt: skip
     """Check and time everything on every shape."""
     import torch
@@ -401,7 +402,7 @@ def measure(
     from wavetune.store.record import Point
 
     model = read_model(model_path)
-    reports = compile_ahead(find_arch(model.arch))
+    reports = compile_ahead(find_arch(model.arch), only)
     start = time.perf_counter()
     chooser = GemmChooser(model, find_arch(model.arch), use_exact=False)
     rows, failures = [], {}
@@ -422,7 +423,7 @@ def measure(
             candidates["chosen"] = list(session.bind(Point(problem, chosen, ""), n_windows))
             for variant in variants():
                 low, high = variant.rows
-                if not low <= problem.m <= high:
+                if not (low <= problem.m <= high and re.search(only, variant.name)):
                     continue
                 try:
                     candidates[variant.name] = bench.launches(variant, problem, n_windows)
@@ -490,14 +491,15 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("models/nvidia-h200/gemm-bf16.json"), help="model file")
     parser.add_argument("--out", type=Path, default=Path("variants.json"), help="JSON file for everything")
     parser.add_argument("--budget", type=float, default=80.0, help="seconds after which no shape is begun")
+    parser.add_argument("--only", default="", help="regular expression: the variants to try")
     parser.add_argument("--compile-only", action="store_true", help="compile for --arch and say what came of it")
     parser.add_argument("--arch", default="nvidia-h200", help="target of --compile-only")
     args = parser.parse_args()
     if args.compile_only:
-        for name, report in compile_ahead(find_arch(args.arch)).items():
+        for name, report in compile_ahead(find_arch(args.arch), args.only).items():
             print(f"{name:64} {json.dumps(report)}")
     else:
-        measure(args.model, args.out, args.budget, SHAPES)
+        measure(args.model, args.out, args.budget, args.only, SHAPES)
 
 
 if __name__ == "__main__":
