@@ -78,6 +78,43 @@ def test_right_on_ragged_problems(
             assert relative_error(run(operands, config, arch), expected) < MAX_RELATIVE_ERROR[dtype]
 
 
+WIDE = {
+    "tile-160": {"schedule": "tile", "block_n": 160},
+    "tile-192": {"schedule": "tile", "block_n": 192},
+    "persistent-160": {"schedule": "persistent", "block_n": 160},
+    "persistent-192": {"schedule": "persistent", "block_n": 192},
+    "split-160": {"schedule": "split_k", "block_n": 160, "split_k": 3},
+    "tile-64x192": {"schedule": "tile", "block_m": 64, "block_n": 192, "num_warps": 4},
+    "split-64x160": {"schedule": "split_k", "block_m": 64, "block_n": 160, "num_warps": 4, "split_k": 2},
+    "tile-64x80": {"schedule": "tile", "block_m": 64, "block_n": 80, "num_warps": 4},
+    "tile-128x96": {"schedule": "tile", "block_n": 96, "num_warps": 4},
+    "tile-256": {"schedule": "tile", "block_n": 256},
+    "tile-256-halves": {"schedule": "tile", "block_n": 256, "epilogue_split": 2},
+    "persistent-256": {"schedule": "persistent", "block_n": 256, "epilogue_split": 2},
+    "split-256": {"schedule": "split_k", "block_n": 256, "split_k": 3},
+    "tile-256x128": {"schedule": "tile", "block_m": 256},
+    "tile-4-warps": {"schedule": "tile", "num_warps": 4},
+    "split-4-warps": {"schedule": "split_k", "num_warps": 4, "split_k": 2},
+}
+"""Tiles of two parts, and those whose two sums fill the registers."""
+
+
+@pytest.mark.parametrize(("dtype", "scales"), [("fp8", "tensor"), ("fp8", "row"), ("fp8_fast", "row")])
+@pytest.mark.parametrize("tile", WIDE)
+def test_wide_tiles_are_right(tile: str, dtype: str, scales: str, arch: object) -> None:
+    """Ragged, fewer rows and columns than a tile, more tiles than SMs, and splits that are empty; twice each."""
+    config = make_config(load="tma", **WIDE[tile])
+    for dims in ((301, 712, 1424), (1, 72, 1424), (2000, 3208, 656), (130, 328, 512)):
+        problem = GemmProblem(*dims, dtype=dtype)
+        if illegal_reason(problem, config, arch):
+            continue
+        operands = make_gemm_operands(problem, "cuda", 0, has_bias=True, activation="gelu", scales=scales)[0]
+        expected = gemm_reference(operands)
+        first, second = (run(operands, config, arch) for _ in range(2))
+        assert relative_error(first, expected) < MAX_RELATIVE_ERROR[dtype], dims
+        assert torch.equal(first, second), dims
+
+
 def test_candidates_of_every_format(arch: object) -> None:
     """Every tenth candidate of each format gives the right result on a validation problem."""
     family = find_family("gemm")
@@ -105,13 +142,23 @@ def test_as_exact_as_torch(scales: str, arch: object) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "fp8_block128"])
-@pytest.mark.parametrize("fields", [{}, {"schedule": "persistent"}, {"block_m": 16, "block_n": 64, "num_warps": 4}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {}, {"schedule": "persistent"}, {"block_m": 16, "block_n": 64, "num_warps": 4}, {"block_n": 160},
+        {"block_n": 192, "schedule": "persistent"}, {"block_n": 256},
+        {"block_n": 160, "schedule": "split_k", "split_k": 3},
+    ],
+)  # fmt: skip
 def test_long_sums_of_one_sign_are_promoted(fields: dict[str, object], dtype: str, arch: object) -> None:
     """Cutting bits off always errs towards zero; without promotion the loss would be of percents here."""
-    operands = make_gemm_operands(GemmProblem(256, 256, 16384, dtype=dtype), "cuda", 2)[0]
+    problem, config = GemmProblem(256, 256, 16384, dtype=dtype), make_config(load="tma", **fields)
+    if illegal_reason(problem, config, arch):
+        pytest.skip("scales in blocks have no tiles wider than a block")
+    operands = make_gemm_operands(problem, "cuda", 2)[0]
     for stored in (operands.a, operands.b):
         stored.copy_((stored.float() + SPREAD / 2).to(stored.dtype))
-    assert relative_error(run(operands, make_config(load="tma", **fields), arch), gemm_reference(operands)) < ROUNDING
+    assert relative_error(run(operands, config, arch), gemm_reference(operands)) < ROUNDING
 
 
 def test_fast_sums_are_as_exact_as_torch_says(arch: object) -> None:
@@ -135,6 +182,10 @@ def test_results_do_not_depend_on_stages_or_schedule(dtype: str, arch: object) -
         for fields in ({}, {"num_stages": 4}, {"schedule": "persistent"}, {"load": "pointer"}, {"group_m": 1})
     ]
     assert all(torch.equal(results[0], other) for other in results[1:])
+    if dtype == "fp8":
+        # Where a moved tile overlaps its neighbour, a column is in the left part of one and the right of the other.
+        for fields in ({"block_n": 160}, {"block_n": 192}, {"block_n": 160, "schedule": "persistent"}):
+            assert torch.equal(results[0], run(operands, make_config(load="tma", **fields), arch))
     split = make_config(load="tma", schedule="split_k", split_k=3)
     assert torch.equal(run(operands, split, arch), run(operands, split, arch))
 

@@ -133,7 +133,8 @@ def test_long_sums_keep_their_precision(layout: str, arch: object) -> None:
             launch_operands(launched, config, arch)
             errors[dtype, tile] = relative_error(operands.out, reference)
     promoted = [error for (dtype, _), error in errors.items() if dtype == "fp8"]
-    assert max(promoted) < LIMIT, errors
+    # What is cut off is of one sign. Of silu(x) y it moves x y / silu(x) dsilu/dx + 1 = 2.2 times as much, at x = 2.
+    assert max(promoted) < LIMIT * (1.0 if layout == "nk" else 2.2), errors
     if arch.target == "sm_90":
         assert min(error for (dtype, _), error in errors.items() if dtype == "fp8_fast") > max(promoted), errors
 

@@ -53,7 +53,7 @@ def placeholders(problem: GroupedGemmProblem, scales: str = "row") -> GroupedGem
     [
         ({"dtype": "fp8_block128"}, {}, "not those of fp8_block128"),
         ({}, {"block_k": 16, "load": "pointer"}, "block_k of at least 32"),
-        ({}, {"block_n": 160}, "no tiles of two parts"),
+        ({}, {"block_n": 160}, "power of two"),
         ({}, {"block_m": 96}, "power of two"),
         ({}, {"block_m": 8}, "at least 16"),
         ({"layout": "gated"}, {"block_n": 16}, "at least 16"),

@@ -9,7 +9,7 @@ from typing import Any
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
-from wavetune.core.problem import MAX_DIMENSION, GemmProblem
+from wavetune.core.problem import GemmProblem
 from wavetune.kernels import gemm_device, gemm_pair_device
 from wavetune.kernels.call import (
     IS_INTERPRETED,
@@ -20,19 +20,16 @@ from wavetune.kernels.call import (
     bind,
     find_loaded,
 )
-from wavetune.kernels.gemm_descriptors import MAX_TMA_BOX, matrix_descriptor
+from wavetune.kernels.gemm_descriptors import input_descriptors, output_descriptors
 from wavetune.kernels.gemm_operands import TORCH_DTYPES, GemmOperands
 from wavetune.kernels.gemm_reduction import check_workspace, overlaps_reduction, reduction_call, reduction_variant
 from wavetune.kernels.gemm_scaled import scaled_calls, scaled_illegal_reason
 from wavetune.kernels.gemm_scales import scale_strides
 from wavetune.kernels.launch_cache import LaunchCache
 from wavetune.kernels.placeholder import AMPLE_WORKSPACE
-from wavetune.mapping.gemm import ceil_div, map_gemm
-from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason
-from wavetune.mapping.numerics import WARPGROUP_ROWS, computes_transpose
-
-PAIR_WIDTHS = {80: 64, 96: 64, 160: 128, 192: 128}
-"""Tile widths made of two parts, and the columns of the left part; see `wavetune.kernels.gemm_pair_device`."""
+from wavetune.mapping.gemm import map_gemm
+from wavetune.mapping.legality import PAIR_WIDTHS, TMA_ALIGNMENT, gemm_illegal_reason, launch_limit_reason
+from wavetune.mapping.numerics import computes_transpose
 
 
 def illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
@@ -40,43 +37,16 @@ def illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -
 
     Decides from the rules of the kernels alone; registers and exact shared memory come from the compiled kernel.
     """
-    block_m, block_n, block_k, split_k = (_int(config, name) for name in ("block_m", "block_n", "block_k", "split_k"))
     reason = gemm_illegal_reason(problem, config, arch)
     if reason is not None:
         return reason
-    is_pair = block_n in PAIR_WIDTHS
     if problem.dtype not in TORCH_DTYPES:
         return f"the kernels take {', '.join(TORCH_DTYPES)}, not {problem.dtype}"
     if find_dtype(problem.dtype).is_scaled:
         reason = scaled_illegal_reason(problem, config, arch)
         if reason is not None:
             return reason
-    for name in ("block_m", "block_n", "block_k", "num_warps"):
-        size = _int(config, name)
-        if size & (size - 1) and not (name == "block_n" and is_pair):
-            return f"{name} must be a power of two (block_n also one of {tuple(PAIR_WIDTHS)}), got {size}"
-    if min(block_m, block_n, block_k) < 16:
-        return "a matrix instruction needs tiles of at least 16 x 16 x 16"
-    if config["load"] == "tma":
-        if max(block_m, block_n, block_k) > MAX_TMA_BOX:
-            return f"a TMA box has at most {MAX_TMA_BOX} elements a side"
-    elif config["epilogue_split"] != 1 or is_pair:
-        return f"epilogue_split={config['epilogue_split']} with block_n={block_n} needs load=tma"
-    if config["epilogue_split"] not in (1, 2):
-        return f"epilogue_split must be 1 or 2, got {config['epilogue_split']}"
-    if config["epilogue_split"] == 2 and (config["schedule"] == "split_k" or is_pair):
-        return "epilogue_split=2 applies neither to split_k nor to a tile of two parts"
-    if is_pair and block_m < WARPGROUP_ROWS:
-        return f"block_n={block_n} needs block_m of at least {WARPGROUP_ROWS}"
-    stage_bytes = (block_m + block_n) * block_k * find_dtype(problem.dtype).input_bytes
-    # Pointer pipelines may keep one stage in registers, hence the - 1.
-    if stage_bytes * max(_int(config, "num_stages") - 1, 1) > arch.smem_per_cta_bytes:
-        return f"{config['num_stages']} stages of {stage_bytes} B exceed the shared memory of {arch.name}"
-    if problem.is_empty:
-        return None
-    if ceil_div(problem.m, block_m) * ceil_div(problem.n, block_n) * split_k > MAX_DIMENSION:
-        return "the grid exceeds 2**31 - 1 CTAs"
-    return None
+    return launch_limit_reason(problem, config, arch)
 
 
 @lru_cache(maxsize=8192)
@@ -169,7 +139,7 @@ def gemm_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> 
     variants = gemm_variants(config, arch, problem.dtype, problem.layout, unit, bias is not None, operands.activation)
     grid_size = map_gemm(problem, config, arch).grid_size
     is_tma = config["load"] == "tma"
-    inputs = _input_descriptors(operands, config) if is_tma else (a, b)
+    inputs = input_descriptors(a, b, problem.layout, config) if is_tma else (a, b)
     in_units = (m, n // unit, k // unit)
     if config["schedule"] == "split_k":
         check_workspace(operands, config)
@@ -177,7 +147,7 @@ def gemm_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> 
         main = KernelCall(variants[0], (*inputs, operands.partials, *in_units, *strides), grid_size)
         return [main, reduction_call(operands, variants[1], unit)]
     if is_tma:
-        args = (*inputs, *_output_descriptors(out, config), bias, m, n, k)
+        args = (*inputs, *output_descriptors(out, config), bias, m, n, k)
     else:
         args = (*inputs, out, bias, *in_units, *(tensor.stride(0) // unit for tensor in (a, b, out)))
     return [KernelCall(variants[0], args, grid_size)]
@@ -251,25 +221,6 @@ def _scale_key(operands: GemmOperands) -> tuple[object, ...] | None:
         return None
     scales = (operands.scale_a, operands.scale_b)
     return operands.out.dtype, *((scale.data_ptr(), scale_strides(scale)) for scale in scales)
-
-
-def _parts(config: KernelConfig) -> tuple[int, ...]:
-    block_n = _int(config, "block_n")
-    left = PAIR_WIDTHS.get(block_n)
-    return (block_n,) if left is None else (left, block_n - left)
-
-
-def _input_descriptors(operands: GemmOperands, config: KernelConfig) -> tuple[Any, ...]:
-    block_k = _int(config, "block_k")
-    a = matrix_descriptor(operands.a, _int(config, "block_m"), block_k)
-    if operands.problem.layout == "nk":
-        return (a, *(matrix_descriptor(operands.b, width, block_k) for width in _parts(config)))
-    return (a, *(matrix_descriptor(operands.b, block_k, width) for width in _parts(config)))
-
-
-def _output_descriptors(out: Any, config: KernelConfig) -> tuple[Any, ...]:
-    block_m, split = _int(config, "block_m"), _int(config, "epilogue_split")
-    return tuple(matrix_descriptor(out, block_m, width // split) for width in _parts(config))
 
 
 def _current_stream(tensor: Any) -> int:

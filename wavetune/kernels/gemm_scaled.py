@@ -9,14 +9,14 @@ from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
-from wavetune.kernels import gemm_scaled_device
+from wavetune.kernels import gemm_scaled_device, gemm_scaled_pair_device
 from wavetune.kernels.call import KernelCall, KernelVariant
-from wavetune.kernels.gemm_descriptors import matrix_descriptor
+from wavetune.kernels.gemm_descriptors import input_descriptors, output_descriptors
 from wavetune.kernels.gemm_operands import GemmOperands
 from wavetune.kernels.gemm_reduction import check_workspace, overlaps_reduction, reduction_call, reduction_variant
 from wavetune.kernels.gemm_scales import scale_strides
 from wavetune.mapping.gemm import map_gemm
-from wavetune.mapping.legality import TMA_ALIGNMENT
+from wavetune.mapping.legality import PAIR_WIDTHS, TMA_ALIGNMENT
 from wavetune.mapping.numerics import computes_transpose
 
 PROMOTED_ELEMENTS = 512
@@ -44,11 +44,9 @@ def scaled_illegal_reason(problem: GemmProblem, config: KernelConfig, arch: Arch
         return "the matrix unit takes fp8 only with adjacent k: B must be stored as [n, k] (layout nk)"
     if block_k < MIN_BLOCK_K:
         return f"an fp8 matrix instruction needs block_k of at least {MIN_BLOCK_K}, got {block_k}"
-    if block_n & (block_n - 1):
-        return f"fp8 kernels have no tiles of two parts, got block_n={block_n}"
     scale_block = find_dtype(problem.dtype).scale_block
-    if scale_block and block_n > scale_block:
-        return f"a tile of {block_n} columns has more than one scale of B; block_n is at most {scale_block}"
+    if scale_block and (block_n > scale_block or scale_block % block_n):
+        return f"a tile of {block_n} columns has more than one scale of B; block_n must divide {scale_block}"
     return None
 
 
@@ -75,6 +73,8 @@ def scaled_variants(
     """
     schedule, scale_block = config["schedule"], find_dtype(dtype).scale_block
     unit_k, unit_n = _units(dtype, is_aligned)
+    if int(config["block_n"]) in PAIR_WIDTHS:
+        return _pair_variants(config, arch, dtype, (unit_k, unit_n), has_bias, activation)
     constants = {name.upper(): config[name] for name in ("block_m", "block_n", "block_k", "group_m")}
     if schedule == "split_k":
         constants["SPLIT_K"] = config["split_k"]
@@ -98,6 +98,28 @@ def scaled_variants(
     return (KernelVariant(gemm_scaled_device.tile_scaled_kernel, constants, *stages, arch),)
 
 
+def _pair_variants(
+    config: KernelConfig, arch: ArchSpec, dtype: str, units: tuple[int, int], has_bias: bool, activation: str
+) -> tuple[KernelVariant, ...]:  # fmt: skip
+    """Return what a configuration whose tile has two parts compiles."""
+    schedule, block_n = config["schedule"], int(config["block_n"])
+    constants = {name.upper(): config[name] for name in ("block_m", "block_n", "block_k", "group_m")}
+    constants["WIDTH"] = PAIR_WIDTHS[block_n]
+    if schedule == "split_k":
+        constants["SPLIT_K"] = config["split_k"]
+    constants |= {"PROMOTE": _promoted_trips(dtype, int(config["block_k"])), "UNIT_K": units[0], "UNIT_N": units[1]}
+    stages = int(config["num_warps"]), int(config["num_stages"])
+    if schedule == "split_k":
+        constants["OVERLAP"] = overlaps_reduction(arch)
+        main = KernelVariant(gemm_scaled_pair_device.split_scaled_pair_kernel, constants, *stages, arch)
+        return main, reduction_variant(config, arch, units[1], has_bias, activation)
+    constants |= {"HAS_BIAS": has_bias, "ACTIVATION": activation}
+    if schedule == "persistent":
+        kernel = gemm_scaled_pair_device.persistent_scaled_pair_kernel
+        return (KernelVariant(kernel, constants, *stages, arch, is_persistent=True),)
+    return (KernelVariant(gemm_scaled_pair_device.tile_scaled_pair_kernel, constants, *stages, arch),)
+
+
 def scaled_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> list[KernelCall]:
     """Describe the launches of one fp8 GEMM, as `wavetune.kernels.gemm.gemm_calls` does for every other."""
     problem = operands.problem
@@ -111,20 +133,22 @@ def scaled_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -
         config, arch, problem.dtype, str(out.dtype), is_aligned, operands.bias is not None, operands.activation
     )
     grid_size = map_gemm(problem, config, arch).grid_size
+    is_tma, is_pair = config["load"] == "tma", int(config["block_n"]) in PAIR_WIDTHS
     scales = (operands.scale_a, operands.scale_b)
-    sizes = (m, n // unit_n, k // unit_k, a.stride(0) // unit_k, b.stride(0) // unit_k)
-    strides = (*scale_strides(operands.scale_a), *scale_strides(operands.scale_b))
-    inputs = _input_descriptors(operands, config) if config["load"] == "tma" else (a, b)
+    sizes = (m, n // unit_n, k // unit_k)
+    strides: tuple[int, ...] = (*scale_strides(operands.scale_a), *scale_strides(operands.scale_b))
+    if is_pair:
+        # Everything comes by descriptors, and no scales lie along k.
+        strides = strides[::2]
+    inputs = input_descriptors(a, b, "nk", config) if is_tma else (a, b)
+    input_strides = () if is_pair else (a.stride(0) // unit_k, b.stride(0) // unit_k)
     if config["schedule"] == "split_k":
         check_workspace(operands, config)
-        args: tuple[Any, ...] = (*inputs, operands.partials, *scales, *sizes, *strides)
+        args: tuple[Any, ...] = (*inputs, operands.partials, *scales, *sizes, *input_strides, *strides)
         return [KernelCall(variants[0], args, grid_size), reduction_call(operands, variants[1], unit_n)]
-    if config["load"] == "tma":
-        width = int(config["block_n"]) // int(config["epilogue_split"])
-        target = matrix_descriptor(out, int(config["block_m"]), width)
-    else:
-        target = out
-    args = (*inputs, target, operands.bias, *scales, *sizes, out.stride(0) // unit_n, *strides)
+    targets = output_descriptors(out, config) if is_tma else (out,)
+    output_stride = () if is_pair else (out.stride(0) // unit_n,)
+    args = (*inputs, *targets, operands.bias, *scales, *sizes, *input_strides, *output_stride, *strides)
     return [KernelCall(variants[0], args, grid_size)]
 
 
@@ -138,11 +162,3 @@ def _promoted_trips(dtype: str, block_k: int) -> int:
     if dtype == "fp8_fast" or find_dtype(dtype).scale_block:
         return 0
     return max(PROMOTED_ELEMENTS // block_k, 1)
-
-
-def _input_descriptors(operands: GemmOperands, config: KernelConfig) -> tuple[Any, Any]:
-    block_k = int(config["block_k"])
-    return (
-        matrix_descriptor(operands.a, int(config["block_m"]), block_k),
-        matrix_descriptor(operands.b, int(config["block_n"]), block_k),
-    )

@@ -20,6 +20,7 @@ from wavetune.kernels import (
     gemm_reduction,
     gemm_scaled,
     gemm_scaled_device,
+    gemm_scaled_pair_device,
     gemm_space,
     reference,
 )
@@ -197,7 +198,8 @@ class GemmFamily:
 
 
 _SOURCES = (
-    gemm_device, gemm_pair_device, gemm, call_module, gemm_reduction, gemm_scaled_device, gemm_scaled,
+    gemm_device, gemm_pair_device, gemm, call_module, gemm_reduction, gemm_scaled_device, gemm_scaled_pair_device,
+    gemm_scaled,
 )  # fmt: skip
 
 _FAMILIES: dict[str, KernelFamily] = {

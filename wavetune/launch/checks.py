@@ -37,6 +37,19 @@ def check_types(a: object, b: object, bias: object, out: object) -> None:
             raise OperandTypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
 
 
+def check_strided(**tensors: Any) -> None:
+    """Refuse tensors that are stored otherwise than by strides.
+
+    Raises
+    ------
+    OperandError
+        Naming the argument.
+    """
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.layout is not torch.strided:
+            raise OperandError(f"{name} is stored as {tensor.layout}; give a dense one: {name}.to_dense()")
+
+
 def check_names(activation: object, numerics: object) -> None:
     """Refuse unknown names.
 
@@ -69,6 +82,7 @@ def check_operands(a: Any, b: Any, bias: Any = None, out: Any = None) -> None:
     OperandError
         Naming the argument and what to do.
     """
+    check_strided(a=a, b=b, bias=bias, out=out)
     if a.dim() < 1:
         raise OperandError("a has no axis; it needs at least k: [k], [m, k] or [..., m, k]")
     if b.dim() != 2:

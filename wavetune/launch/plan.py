@@ -23,6 +23,8 @@ from wavetune.launch.checks import (
     check_operands,
     check_output_memory,
     check_sizes,
+    check_strided,
+    check_types,
 )
 from wavetune.launch.first import launch_first
 from wavetune.launch.gpu import LaunchGpu, current_stream, find_gpu
@@ -43,15 +45,19 @@ def multiply(a: Any, b: Any, bias: Any, activation: str, out: Any, numerics: str
 
     Takes the arguments of `wavetune.launch.matmul.matmul` and raises its errors.
     """
-    key = (
-        a.shape, a.stride(), b.shape, b.stride(), a.dtype, b.dtype, a.device, b.device, activation, numerics,
-        None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device),
-        None if out is None else (out.shape, out.stride(), out.dtype, out.device),
-    )  # fmt: skip
     try:
+        key = (
+            a.shape, a.stride(), b.shape, b.stride(), a.dtype, b.dtype, a.device, b.device, activation, numerics,
+            None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device),
+            None if out is None else (out.shape, out.stride(), out.dtype, out.device),
+        )  # fmt: skip
         plan = _plans.get(key)
     except TypeError:  # An unhashable activation or numerics: the checks name it.
         plan = None
+    except (AttributeError, RuntimeError):
+        check_types(a, b, bias, out)
+        check_strided(a=a, b=b, bias=bias, out=out)
+        raise
     if plan is None:
         plan = _make_plan(a, b, bias, activation, out, numerics)
         if len(_plans) >= MAX_PLANS:

@@ -12,6 +12,7 @@ import torch
 
 from wavetune.core.dtype import find_dtype
 from wavetune.errors import OperandError, OperandTypeError
+from wavetune.launch.checks import check_strided
 from wavetune.mapping.gemm import ceil_div
 from wavetune.runtime.numerics import NUMERICS
 
@@ -92,6 +93,7 @@ def check_operands(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, out: A
     OperandError
         Naming the argument and what to do.
     """
+    check_strided(a=a, b=b, scale_a=scale_a, scale_b=scale_b, bias=bias, out=out)
     if a.dim() < 1:
         raise OperandError("a has no axis; it needs at least k: [k], [m, k] or [..., m, k]")
     if b.dim() != 2:

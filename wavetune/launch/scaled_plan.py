@@ -15,13 +15,14 @@ from wavetune.errors import OperandError
 from wavetune.kernels.gemm import fill_empty_product
 from wavetune.kernels.gemm_operands import GemmOperands, workspace_size
 from wavetune.kernels.launch_cache import LaunchCache
-from wavetune.launch.checks import check_device, check_output_memory, check_sizes
+from wavetune.launch.checks import check_device, check_output_memory, check_sizes, check_strided
 from wavetune.launch.first import launch_first
 from wavetune.launch.gpu import LaunchGpu, current_stream, find_gpu
 from wavetune.launch.scaled_checks import (
     BLOCK_DTYPE,
     check_operands,
     check_options,
+    check_types,
     n_rows,
     result_dtype,
     scale_modes,
@@ -45,17 +46,22 @@ def multiply_scaled(
 
     Takes the arguments of `wavetune.launch.scaled_mm.scaled_matmul` and raises its errors.
     """
-    key = (
-        a.shape, a.stride(), b.shape, b.stride(), scale_a.shape, scale_a.stride(), scale_b.shape, scale_b.stride(),
-        a.dtype, b.dtype, scale_a.dtype, scale_b.dtype, a.device, b.device, scale_a.device, scale_b.device,
-        None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device),
-        None if out is None else (out.shape, out.stride(), out.dtype, out.device),
-        out_dtype, use_fast_accum, numerics,
-    )  # fmt: skip
     try:
+        key = (
+            a.shape, a.stride(), b.shape, b.stride(), scale_a.shape, scale_a.stride(), scale_b.shape, scale_b.stride(),
+            a.dtype, b.dtype, scale_a.dtype, scale_b.dtype, a.device, b.device, scale_a.device, scale_b.device,
+            None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device),
+            None if out is None else (out.shape, out.stride(), out.dtype, out.device),
+            out_dtype, use_fast_accum, numerics,
+        )  # fmt: skip
         plan = _plans.get(key)
     except TypeError:  # An unhashable option: the checks name it.
         plan = None
+    except (AttributeError, RuntimeError):
+        tensors = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias, "out": out}
+        check_types(tensors)
+        check_strided(**tensors)
+        raise
     if plan is None:
         plan = _make_plan(a, b, scale_a, scale_b, bias, out, out_dtype, use_fast_accum, numerics)
         if len(_plans) >= MAX_PLANS:

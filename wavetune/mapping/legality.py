@@ -1,6 +1,7 @@
 """Whether a configuration may be launched on a problem at all. Never raises: an illegal one is a miss.
 
-The rules that depend on the problem, for any GEMM kernel; what a kernel can compile is the kernel's own matter.
+`gemm_illegal_reason` holds the rules of the problem, for any GEMM kernel; `launch_limit_reason` those of this package's
+own kernels and of the GPU besides. Registers and exact shared memory are known from compiled kernels only.
 """
 
 from __future__ import annotations
@@ -10,10 +11,20 @@ from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import MAX_DIMENSION, GemmProblem
 from wavetune.mapping.gemm import ceil_div
+from wavetune.mapping.numerics import WARPGROUP_ROWS
 
 TMA_ALIGNMENT = 16
 """Bytes that base addresses and leading strides of a TMA descriptor must divide by (CUDA driver API,
 ``cuTensorMapEncodeTiled``)."""
+
+MAX_TMA_BOX = 256
+"""Elements of a TMA box along one axis (CUDA driver API, ``cuTensorMapEncodeTiled``, boxDim)."""
+
+MIN_TILE = 16
+"""Rows, columns and depth of the smallest tile that Triton gives to a matrix instruction (``tl.dot``)."""
+
+PAIR_WIDTHS = {80: 64, 96: 64, 160: 128, 192: 128}
+"""Tile widths made of two parts, and the columns of the left part; see `wavetune.kernels.gemm_pair_device`."""
 
 MAX_CTA_THREADS = 1024
 """Threads of one CTA (CUDA C++ Programming Guide, technical specifications; AMD workgroups have the same limit)."""
@@ -40,11 +51,14 @@ def gemm_illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSp
 
 
 def launch_limit_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
-    """Say which limit of the GPU a legal configuration exceeds on ``problem``, or None.
+    """Say why no kernel can be compiled for a configuration, or which limit of the GPU it exceeds on ``problem``.
 
-    For configurations that nobody is known to have compiled: pinned, forced, or written by another program. What was
-    compiled can only exceed the grid.
+    None if nothing is against it. For configurations that nobody is known to have compiled: pinned, forced, or written
+    by another program. What was compiled can only exceed the grid.
     """
+    reason = _tile_reason(config)
+    if reason is not None:
+        return reason
     stage_bytes = (
         (int(config["block_m"]) + int(config["block_n"]))
         * int(config["block_k"])
@@ -60,7 +74,34 @@ def launch_limit_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSp
 
 def grid_limit_reason(problem: GemmProblem, config: KernelConfig) -> str | None:
     """Say that the tiles of ``problem`` are too many to be launched, or None."""
+    if problem.is_empty:
+        return None
     tiles = ceil_div(problem.m, int(config["block_m"])) * ceil_div(problem.n, int(config["block_n"]))
     if tiles * int(config["split_k"]) > MAX_DIMENSION:
         return "the grid exceeds 2**31 - 1 CTAs"
+    return None
+
+
+def _tile_reason(config: KernelConfig) -> str | None:
+    """Say which rule of the GEMM kernels a configuration breaks whatever the problem, or None."""
+    sizes = {name: int(config[name]) for name in ("block_m", "block_n", "block_k", "num_warps")}
+    block_m, block_n, epilogue_split = sizes["block_m"], sizes["block_n"], config["epilogue_split"]
+    tile = (block_m, block_n, sizes["block_k"])
+    is_pair = block_n in PAIR_WIDTHS
+    for name, size in sizes.items():
+        if size & (size - 1) and not (name == "block_n" and is_pair):
+            return f"{name} must be a power of two (block_n also one of {tuple(PAIR_WIDTHS)}), got {size}"
+    if min(tile) < MIN_TILE:
+        return f"a matrix instruction needs tiles of at least {MIN_TILE} x {MIN_TILE} x {MIN_TILE}"
+    if config["load"] == "tma":
+        if max(tile) > MAX_TMA_BOX:
+            return f"a TMA box has at most {MAX_TMA_BOX} elements a side"
+    elif epilogue_split != 1 or is_pair:
+        return f"epilogue_split={epilogue_split} with block_n={block_n} needs load=tma"
+    if epilogue_split not in (1, 2):
+        return f"epilogue_split must be 1 or 2, got {epilogue_split}"
+    if epilogue_split == 2 and (config["schedule"] == "split_k" or is_pair):
+        return "epilogue_split=2 applies neither to split_k nor to a tile of two parts"
+    if is_pair and block_m < WARPGROUP_ROWS:
+        return f"block_n={block_n} needs block_m of at least {WARPGROUP_ROWS}"
     return None

@@ -54,6 +54,35 @@ def test_ragged_problems_match_the_reference(schedule: str, dtype: str, scales: 
     check(problem, make_config(**SCHEDULES[schedule]), scales=scales, has_bias=True, activation="silu")
 
 
+PAIRS = {
+    "tile": {"schedule": "tile"},
+    "persistent": {"schedule": "persistent"},
+    "split": {"schedule": "split_k", "split_k": 3},
+}
+
+
+@pytest.mark.parametrize("block_n", [80, 96])
+@pytest.mark.parametrize(("dtype", "scales"), [("fp8", "row"), ("fp8", "tensor"), ("fp8_fast", "row")])
+@pytest.mark.parametrize("schedule", PAIRS)
+def test_tiles_of_two_parts(schedule: str, dtype: str, scales: str, block_n: int) -> None:
+    """Two promotions and a rest; the last tile is moved inside, or sticks out where the matrix is narrower than one."""
+    config = make_config(**PAIRS[schedule], load="tma", block_m=64, block_n=block_n)
+    for m, n in ((90, 208), (50, 40), (1, 72)):
+        problem = GemmProblem(m, n, 1424, dtype=dtype)
+        check(problem, config, scales=scales, has_bias=True, activation="silu")
+
+
+def test_parts_of_a_tile_have_the_same_bits() -> None:
+    """Both parts are promoted at the same trips, so the width of a tile does not show in the result."""
+    problem = GemmProblem(70, 240, 1616, dtype="fp8")
+    outs = [
+        check(problem, make_config(load="tma", block_m=64, block_n=block_n), has_bias=True).out
+        for block_n in (64, 80, 96)
+    ]
+    assert torch.equal(outs[0], outs[1])
+    assert torch.equal(outs[0], outs[2])
+
+
 @pytest.mark.parametrize("tile", [(32, 32), (16, 64), (64, 128)])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_scales_in_blocks(schedule: str, tile: tuple[int, int]) -> None:
@@ -65,8 +94,11 @@ def test_scales_in_blocks(schedule: str, tile: tuple[int, int]) -> None:
 @pytest.mark.parametrize("dtype", ["fp8", "fp8_block128"])
 def test_a_split_without_trips(dtype: str) -> None:
     """Six trips over four splits leave none for the last one: it adds zeros, and reads no scales beyond the last."""
-    config = make_config(schedule="split_k", split_k=4, load="tma")
-    check(GemmProblem(20, 40, 768, dtype=dtype), config)
+    for fields in ({}, {"block_m": 64, "block_n": 80}):
+        config = make_config(schedule="split_k", split_k=4, load="tma", **fields)
+        problem = GemmProblem(20, 40, 768, dtype=dtype)
+        if dtype == "fp8" or not fields:
+            check(problem, config)
 
 
 @pytest.mark.parametrize("block_k", [32, 64, 128, 256])

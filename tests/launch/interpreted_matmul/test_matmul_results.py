@@ -173,6 +173,9 @@ def test_launches_are_kept_and_dropped() -> None:
 
 WRONG = {
     "a is a list": (lambda: matmul([1.0], random(1, 2)), OperandTypeError, "a must be a torch.Tensor, got list"),
+    "b is None": (lambda: matmul(random(2, 2), None), OperandTypeError, "b must be a torch.Tensor, got NoneType"),
+    "a is sparse": (lambda: matmul(random(2, 2).to_sparse(), random(2, 2)), OperandError, r"give a dense one: a\."),
+    "b is sparse": (lambda: matmul(random(2, 2), random(2, 2).to_sparse_csr()), OperandError, "b is stored as torch"),
     "bias is a float": (lambda: matmul(random(2, 2), random(2, 2), 1.0), OperandTypeError, "bias must be"),
     "a is a scalar": (lambda: matmul(random(1)[0], random(1, 2)), OperandError, "a has no axis"),
     "b is a batch": (lambda: matmul(random(2, 3), random(2, 3, 4)), OperandError, "torch.bmm"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from wavetune.core.config import GEMM
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import OperandError, OperandTypeError
 from wavetune.launch import scaled_plan
@@ -76,6 +77,26 @@ def test_scales_in_blocks(is_column_major: bool, launched: list[GemmProblem]) ->
     wide_b = blocks(blocks(scale_b, 0, 200), 1, 400)
     check(result, a.double() * blocks(scale_a, 2, 400), (weight.double() * wide_b).t())
     assert launched == [GemmProblem(10, 200, 400, dtype="fp8_block128")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"schedule": "split_k", "split_k": 3},
+        {"block_n": 80},
+        {"block_n": 96, "schedule": "persistent"},
+        {"block_n": 80, "schedule": "split_k", "split_k": 2},
+    ],
+)
+def test_whatever_is_chosen_is_launched(fields: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workspace of a split is there at every call; tiles of two parts get their descriptors."""
+    base = {"block_m": 64, "block_n": 64, "block_k": 128, "group_m": 8, "num_warps": 4, "num_stages": 3, "load": "tma"}
+    monkeypatch.setattr(scaled_plan.ConfigSource, "choose", lambda *_: GEMM.config({**base, **fields}))
+    weight, bias = e4m3(176, 640), torch.randn(176).half()
+    for m in (5, 70, 70):
+        a, scale_a, scale_b = e4m3(m, 640), torch.rand(m) + 0.5, torch.rand(176) + 0.5
+        result = scaled_matmul(a, weight.t(), scale_a, scale_b, bias, out_dtype=HALF)
+        check(result, a.double() * scale_a[:, None], weight.double().t() * scale_b, bias)
 
 
 def test_one_block_of_k() -> None:
@@ -150,6 +171,7 @@ A, B, ONE = torch.zeros(4, 32).to(torch.float8_e4m3fn), torch.zeros(16, 32).to(t
         ((A, B, ONE, ONE, torch.ones(4).bfloat16()), {}, r"bias must have shape \[16\]"),
         ((A, B, ONE, ONE, None, torch.ones(4, 8).half()), {}, r"out must have shape \[4, 16\]"),
         ((A, B, ONE, ONE, None, torch.ones(4, 16)), {}, "out is torch.float32"),
+        ((A, B, ONE, ONE, torch.ones(16).bfloat16().to_sparse()), {}, "bias is stored as torch.sparse_coo"),
         ((A, B, ONE, ONE, None, torch.ones(4, 16).half()), {"out_dtype": torch.bfloat16}, "out is torch.float16"),
     ],
 )
@@ -165,6 +187,7 @@ def test_operands_that_cannot_be_used(arguments: tuple[object, ...], options: di
     [
         ((1, B, ONE, ONE), {}, "a must be a torch.Tensor, got int"),
         ((A, B, 1.0, ONE), {}, "scale_a must be a torch.Tensor, got float"),
+        ((A, B, ONE, None), {}, "scale_b must be a torch.Tensor, got NoneType"),
         ((A, B, ONE, ONE), {"out_dtype": torch.float32}, "out_dtype must be torch.bfloat16 or torch.float16"),
         ((A, B, ONE, ONE), {"out_dtype": []}, "out_dtype must be"),
         ((A, B, ONE, ONE), {"use_fast_accum": 1}, "use_fast_accum must be a bool"),
