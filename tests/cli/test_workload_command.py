@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -180,3 +181,51 @@ def test_why_there_is_nothing_in_a_file(cli):
     for name, reason in reasons.items():
         result = cli("workload", "show", name)
         assert (result.code, reason in result.stderr) == (3, True), result.stderr
+
+
+@pytest.mark.parametrize("verb", [("import",), ("dedupe",), ("dedupe", "--exact-lines")])
+def test_a_torn_file_is_no_success(cli, verb: tuple[str, ...]):
+    """What could be read is written, and an error says what is missing."""
+    packed = gzip.compress(LOG.read_bytes() + b"".join(b"line %d of something else\n" % n for n in range(20_000)))
+    Path("whole.log.gz").write_bytes(packed)
+    Path("torn.log.gz").write_bytes(packed[: len(packed) // 2])
+    assert cli("workload", *verb, "whole.log.gz", "--out", "whole").code == 0
+    result = cli("workload", *verb, "torn.log.gz", "--out", "torn")
+    assert result.code == 3
+    assert result.stderr.splitlines()[-1].startswith("error: torn.log.gz: the gzip stream is cut or damaged")
+    if "--exact-lines" in verb:
+        assert set(Path("torn").read_text().splitlines()) <= set(Path("whole").read_text().splitlines())
+    else:
+        assert Workload.read("torn").calls == Workload.read("whole").calls == 9
+    assert cli("workload", "show", "torn.log.gz").code == 3
+
+
+def test_an_output_that_is_an_input(cli):
+    """No verb destroys what it reads, by whatever name it is called; sums may replace one of their parts."""
+    Path("w.csv").write_text("m,n,k\n8,64,64\n")
+    Path("link").symlink_to("w.csv")
+    commands = {
+        "workload import w.csv": "w.csv", "workload dedupe w.csv": "./w.csv", "freeze --workload w.csv": "link",
+        "export link --format json": "w.csv", "convert bench-output w.csv": "w.csv",
+        "analyze w.csv --measurements x": "w.csv", "analyze x --measurements w.csv": "w.csv",
+        "measure --shapes w.csv": "w.csv", "fit --measurements w.csv": "w.csv", "fit --oracle x w.csv": "link",
+        "fit --oracle x --facts w.csv": "w.csv", "calibrate --workload w.csv": "w.csv",
+        "calibrate --replay x w.csv": "w.csv", "calibrate --kernel attention --workload w.csv": "w.csv",
+    }  # fmt: skip
+    for command, out in commands.items():
+        result = cli(*command.split(), "--out", out)
+        assert result.code == 2, command
+        assert f"--out {Path(out)} is the input" in result.stderr, command
+        assert Path("w.csv").read_text() == "m,n,k\n8,64,64\n"
+    assert cli("workload", "merge", "w.csv", "--out", "w.csv").code == 0
+    assert cli("workload", "dedupe", "--exact-lines", "w.csv", "--out", "w.csv").code == 0
+
+
+def test_standard_input_as_output(tmp_path: Path):
+    """A redirected file is an input, too."""
+    log = tmp_path / "l.log"
+    log.write_bytes(LOG.read_bytes())
+    command = [sys.executable, "-m", "wavetune", "workload", "import", "-", "--out", str(log)]
+    with log.open("rb") as file:
+        assert subprocess.run(command, stdin=file, capture_output=True).returncode == 2
+    assert log.read_bytes() == LOG.read_bytes()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -76,12 +79,17 @@ def test_a_users_sitecustomize_still_runs(cli, monkeypatch: pytest.MonkeyPatch):
         (["sh", "-c", "kill -9 $$"], 137, "no Python started"),
         ([sys.executable, "-c", "import torch"], 0, "ran no matrix product"),
         ([sys.executable, "-I", "-c", "1"], 0, "-E, -I or -S"),
+        ([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], 137, "did not import torch before SIGKILL"),
+        ([sys.executable, "-c", "import os, torch; os.kill(os.getpid(), 9)"], 137, "ended by SIGKILL, and what it ran"),
+        ([sys.executable, "-c", "import os, torch; os.kill(os.getpid(), 2)"], 130, "ran no matrix product"),
+        (["--by", "cublaslt", sys.executable, "-c", "1"], 0, "left no log of cuBLASLt"),
         (["./no-such-program"], 127, "cannot run './no-such-program'"),
     ],
 )
 def test_when_nothing_is_recorded(cli, command: list[str], code: int, message: str):
     """The exit code is the command's, 128 + N after a signal; why there is nothing is said."""
-    result = cli("workload", "record", "--", *command)
+    separator = [] if command[0] == "--by" else ["--"]
+    result = cli("workload", "record", *separator, *command)
     assert result.code == code
     assert message in result.stderr
 
@@ -123,7 +131,7 @@ def test_both_sources_are_compared(cli, monkeypatch: pytest.MonkeyPatch):
     assert {(p["m"], p["count"]) for p in result.json["problems"]} == {(5, 2), (6, 1)}
     # Without torch's count, any program will do.
     program = "\n".join(["import os", *program.splitlines()[2:]])
-    result = cli("workload", "record", "--json", "--by", "cublaslt", "--", sys.executable, "-c", program)
+    result = cli("workload", "record", "--json", "--by", "cublaslt", "--out", "l.json", sys.executable, "-c", program)
     assert {(p["m"], p["count"]) for p in result.json["problems"]} == {(5, 2), (7, 1)}
     assert list(result.json["problems"][0]["sources"]) == ["cuBLASLt, process 1"]
 
@@ -132,3 +140,65 @@ def test_wrong_usage(cli):
     """An unknown source is a usage error, and so is no command."""
     assert cli("workload", "record", "--by", "magic", "ls").code == 2
     assert cli("workload", "record").code == 2
+
+
+RECORDS_ITSELF = """
+import os, pathlib, sys, time
+folder = pathlib.Path(os.environ["WAVETUNE_RECORD_FOLDER"])
+(folder / "1-1-0.jsonl").write_text('{"m": 5, "n": 32, "k": 64, "count": 3}\\n')
+"""
+"""Leaves a count as a recorder of torch does, without torch."""
+
+
+def test_a_place_that_cannot_be_written_is_said_first(cli):
+    """The program, which may take hours, does not begin."""
+    Path("file").write_text("")
+    for out in ("none/w.json", "file/w.json", "."):
+        result = cli("workload", "record", "--out", out, sys.executable, "-c", "open('ran', 'w')")
+        assert result.code == 3
+        assert f"{out}: cannot write" in result.stderr
+    assert not Path("ran").exists()
+
+
+def test_an_earlier_recording_is_not_replaced_unasked(cli):
+    """The default file is taken once; named, it is replaced."""
+    command = ("--", sys.executable, "-c", RECORDS_ITSELF)
+    assert cli("workload", "record", *command).code == 0
+    result = cli("workload", "record", "--", sys.executable, "-c", "open('ran', 'w')")
+    assert result.code == 2
+    assert "there is a workload.json already" in result.stderr
+    assert not Path("ran").exists()
+    assert cli("workload", "record", "--out", "workload.json", *command).code == 0
+
+
+def test_a_recording_that_cannot_be_written_is_kept(cli):
+    """Where the place is gone when the program ends, the counts stay, and a command that reads them is printed."""
+    Path("out").mkdir()
+    program = f"{RECORDS_ITSELF}os.rmdir('out')"
+    result = cli("workload", "record", "--out", "out/w.json", sys.executable, "-c", program)
+    assert result.code == 3
+    kept = next(line for line in result.stderr.splitlines() if "is kept: " in line).partition("wavetune ")[2]
+    assert cli(*kept.split(), "--out", "w.json").code == 0
+    assert Workload.read("w.json").calls == 3
+    shutil.rmtree(Path(kept.split()[-1]).parent)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_recording_outlives_its_terminal(tmp_path: Path, number: signal.Signals):
+    """The signal is handed on, twice if need be; what was counted until then is written, and no folder stays."""
+    program = f"{RECORDS_ITSELF}print('ready', flush=True)\ntime.sleep(60)"
+    command = [sys.executable, "-m", "wavetune", "workload", "record", "--out", str(tmp_path / "w.json"), "--"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [*command, sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert f"ended by {number.name}" in errors
+    assert Workload.read(tmp_path / "w.json").calls == 3
+    assert os.listdir(tmp_path) == ["w.json"]

@@ -121,9 +121,9 @@ def test_flops():
 
 
 def test_csv(tmp_path: Path):
-    """CSV needs m, n and k; other known columns are read, unknown ones ignored; blanks and gzip do not matter."""
+    """CSV needs m, n and k; other known columns are read, unknown ones ignored; blanks, capitals and gzip do not."""
     path = tmp_path / "w.csv"
-    text = 'm, n, k, why, count, bias, groups\n8,16,32,x,5,true,\n\n8,16,32,y,,,\n8,16,32,z,2,,"[3, 5]"\n'
+    text = 'm, N, K, why, count, bias, groups\n8,16,32,x,5,true,\n\n8,16,32,y,,,\n8,16,32,z,2,,"[3, 5]"\n'
     path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + text.encode()))
     workload = Workload.read(path, dtype="fp16", layout="kn")
     assert [(e.key.operation, e.key.bias, e.count) for e in workload.entries] == [
@@ -136,6 +136,10 @@ def test_csv(tmp_path: Path):
     ("content", "message"),
     [
         ("m,n\n1,2\n", ":1: no column 'k'"),
+        ("hipblaslt-bench -m 8, -n 8\n", ":1: no column 'm'; the first line must name the columns m,n,k. Logs: `wave"),
+        ("[cublasLt][1][Trace]\n", ":1: no JSON: Expecting value. Logs: `wavetune workload import`"),
+        ("m,n,k,m\n1,2,3,4\n", ":1: the column 'm' stands twice"),
+        ("m,n,k,K\n1,2,3,4\n", ":1: the column 'k' stands twice"),
         ("m,n,k\n1,2\n", ":2: m,n,k must be integers"),
         ("m,n,k\n1,2,3\n1,2,-3\n", ":3: k must not be negative"),
         ("m,n,k\n0,2,3\n", ":2: m is zero"),

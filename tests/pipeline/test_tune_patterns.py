@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,8 +56,8 @@ def test_seeds_lead_a_plan():
 def test_what_is_learned(tmp_path: Path):
     """A seed that was measured counts a use, a winner a win; kept picks and failures teach nothing new."""
     path = tmp_path / "p.json"
-    cache = PatternCache([pattern(CONFIGS[0]), pattern(CONFIGS[1])])
-    seeds = PatternSeeds(cache, H200, path)
+    PatternCache([pattern(CONFIGS[0]), pattern(CONFIGS[1])]).write(path)
+    seeds = PatternSeeds.open(path, H200)
     plan = plan_of(PROBLEM, CONFIGS, pick=CONFIGS[5], seeds=CONFIGS[:2])
     tuned = [
         TunedProblem(plan, Outcome.TUNED, CONFIGS[1]),
@@ -107,3 +108,28 @@ def test_the_compiler_itself():
     # Shared memory beyond that of an A100, whatever the rules let through.
     large = CONFIGS[4].replace(load="pointer", num_stages=5)
     assert compilable([good, large], find_arch("a100"), "fp16", "nk") == {good}
+
+
+def test_two_tunings_teach_one_file(tmp_path: Path):
+    """What another process taught the file meanwhile stays, also what it did not let stay."""
+    path = tmp_path / "p.json"
+    PatternCache([pattern(CONFIGS[0]), pattern(CONFIGS[1])]).write(path)
+    first, second = PatternSeeds.open(path, H200), PatternSeeds.open(path, H200)
+    first.learn([TunedProblem(plan_of(PROBLEM, CONFIGS, seeds=CONFIGS[:2]), Outcome.TUNED, CONFIGS[5])])
+    second.learn([TunedProblem(plan_of(PROBLEM, CONFIGS, seeds=CONFIGS[:2]), Outcome.TUNED, CONFIGS[1])])
+    counts = {entry.config: (entry.wins, entry.uses) for entry in read_patterns(path)}
+    assert counts == {CONFIGS[0]: (1, 3), CONFIGS[1]: (2, 3), CONFIGS[5]: (1, 1)}
+
+
+def test_tunings_that_end_together(tmp_path: Path):
+    """Of tunings that write at the same moment none is lost; the folder of a new file is made."""
+    path = tmp_path / "new" / "p.json"
+    tuned = [TunedProblem(plan_of(PROBLEM, CONFIGS), Outcome.TUNED, CONFIGS[0])]
+    everybody = [PatternSeeds.open(path, H200) for _ in range(8)]
+    threads = [threading.Thread(target=seeds.learn, args=(tuned,)) for seeds in everybody]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (entry,) = read_patterns(path)
+    assert (entry.wins, entry.uses) == (8, 8)

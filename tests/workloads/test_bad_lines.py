@@ -222,6 +222,7 @@ def test_damaged_gzip_keeps_what_was_read(tmp_path: Path):
     problems, (account,) = read_all(tmp_path / "torn.csv.gz")
     assert 1000 < len(problems) < 20_000
     assert "gzip stream is cut" in account.reasons()[-1].reason
+    assert "gzip stream is cut" in account.damage
 
 
 @pytest.mark.parametrize("content", [b"nothing here\n", b"\x00\xff\xfe" * 100, b"m;n;k\n1;2;3\n"])
@@ -260,3 +261,22 @@ def test_reasons_are_bounded():
     assert [entry.first_line for entry in account.reasons()] == list(range(1, MAX_REASONS + 1))
     assert account.first_bad is not None
     assert account.first_bad.first_line == 1
+
+
+def test_a_column_that_stands_twice(tmp_path: Path):
+    """Which of two values counts, nobody knows: header and rows are refused, until another header comes."""
+    (tmp_path / "w.csv").write_text("m,n,k,\n1,2,3,\nm,n,k,m\n4,5,6,7\nm,n,k\n8,9,10\n")
+    problems, (account,) = read_all(tmp_path / "w.csv")
+    assert [problem["m"] for problem in problems] == [1, 8]
+    assert [(entry.first_line, entry.reason[:27]) for entry in account.reasons()] == [
+        (3, "the column 'm' stands twice"), (4, "values without their names:"),
+    ]  # fmt: skip
+
+
+def test_more_experts_than_there_are(tmp_path: Path):
+    """No token goes to an expert twice."""
+    name = "E=8,N=64,device_name=X.json"
+    (tmp_path / name).write_text('{"4": {"BLOCK_SIZE_M": 16}}')
+    assert len(read(tmp_path / name, hidden_size=128, experts_per_token=8)) == 2
+    with pytest.raises(WorkloadError, match="--experts-per-token 9 is more than the 8 experts"):
+        read(tmp_path / name, hidden_size=128, experts_per_token=9)

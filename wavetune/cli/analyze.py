@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, LayoutOption, NumSmsOption, SkipBadRowsOption
+from wavetune.cli.options import (
+    ArchOption,
+    DtypeOption,
+    JsonOption,
+    LayoutOption,
+    NumSmsOption,
+    SkipBadRowsOption,
+    refuse_overwriting,
+)
 from wavetune.cli.output import data_table, describe_config, emit_json, format_sizes, format_us, note, show
 from wavetune.core.config import GEMM
 from wavetune.core.dtype import find_dtype
@@ -50,6 +58,7 @@ def analyze_command(
 
     --dtype and --layout are those that were measured. Calls without a result are listed, and never count as zero.
     """
+    refuse_overwriting(out, [workload, measurements])
     from wavetune.report.workload_analysis import analyse_workload
     from wavetune.store.csv_io import read_measurements
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wavetune.cli.options import JsonOption
+from wavetune.cli.options import JsonOption, refuse_overwriting
 from wavetune.cli.output import emit_json, note
 from wavetune.core.whole_file import describe_os_error, write_whole
 from wavetune.errors import WorkloadError
@@ -37,6 +37,7 @@ def bench_output_command(
 
     HIPBLASLT_TUNING_OVERRIDE_FILE=FILE uses it, with the same build of hipBLASLt on the same GPU.
     """
+    refuse_overwriting(out, [log])
     write_override(
         log, out, git_version=git_version, gpu_target=gpu_target, compute_units=compute_units, strict=strict,
         as_json=as_json,

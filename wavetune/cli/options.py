@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -22,8 +25,8 @@ ArchOption = Annotated[
     typer.Option(
         "--arch",
         metavar="GPU",
-        help="GPU: a name such as nvidia-h200 or h200, or the driver's device name. Default: $WAVETUNE_ARCH; for a "
-        "choice also the GPU of this machine.",
+        help="GPU: a name such as nvidia-h200 or h200, or the driver's device name. Default: $WAVETUNE_ARCH, else the "
+        "GPU of this machine; recorded measurements need a name.",
         show_default=False,
     ),
 ]
@@ -85,8 +88,8 @@ SkipBadRowsOption = Annotated[
 ConfigCountOption = Annotated[
     int | None,
     typer.Option(
-        "--n-configs", min=1, help="Most launch configurations that the tables keep, 16 to 64 being sensible. "
-        "Default: 64. Of other kernels than gemm: 48.", show_default=False,
+        "--n-configs", min=1, help="Most launch configurations that the tables keep, beside up to four of gemm for "
+        "unaligned operands; 16 to 64 is sensible. Default: 64. Of other kernels: 48.", show_default=False,
     ),
 ]  # fmt: skip
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]
@@ -117,3 +120,14 @@ def require_candidates(top: int) -> None:
     """Refuse a number of candidates that leaves nothing to time."""
     if top == 0:
         raise typer.BadParameter("--top 0 leaves nothing to time; 1 is the model's pick, -1 the whole space")
+
+
+def refuse_overwriting(out: Path | None, inputs: Iterable[str | Path | None]) -> None:
+    """Refuse an output that is one of the inputs, by whatever name: it would be lost. ``-`` is standard input."""
+    if out is None or not out.is_file():
+        return
+    for path in inputs:
+        place = "/dev/stdin" if path == "-" else path
+        with suppress(OSError):
+            if place is not None and os.path.samefile(place, out):
+                raise typer.BadParameter(f"--out {out} is the input {path}, which would be lost; name another file")

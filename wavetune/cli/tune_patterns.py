@@ -9,7 +9,14 @@ import typer
 
 from wavetune.cli.options import JsonOption
 from wavetune.cli.output import data_table, describe_config, emit_json, note, show
-from wavetune.workloads.pattern_cache import LEAST_RATE, MAX_PATTERNS, Pattern, PatternCache, read_patterns
+from wavetune.workloads.pattern_cache import (
+    LEAST_RATE,
+    MAX_PATTERNS,
+    Pattern,
+    PatternCache,
+    read_patterns,
+    updating_patterns,
+)
 
 patterns_app = typer.Typer(
     no_args_is_help=True, help="Winners of tunings as patterns (`tune --pattern-cache`): show, merge, prune."
@@ -62,9 +69,8 @@ def prune_command(
     ] = LEAST_RATE,
 ) -> None:
     """Drop patterns that hardly ever win, and the least useful beyond the limit; rewrites the file."""
-    cache = read_patterns(file)
-    gone = cache.prune(limit, least_rate)
-    cache.write(file)
+    with updating_patterns(file) as cache:
+        gone = cache.prune(limit, least_rate)
     typer.echo(f"{file}: {len(cache)} patterns")
     note(f"{gone} dropped")
 

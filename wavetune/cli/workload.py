@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wavetune.cli.options import JsonOption
+from wavetune.cli.options import JsonOption, refuse_overwriting
 from wavetune.cli.workload_edit import merge_command, show_command, split_command
 from wavetune.cli.workload_record import record_command
 
@@ -53,6 +53,7 @@ def import_command(
     Formats: hipBLASLt logs (masks 32, 64, 128), hipblaslt-bench output and tuning files, cuBLASLt logs, PyTorch
     TunableOp, AITER, vLLM and SGLang, QuickTune, CSV, JSON lines, workloads.
     """
+    refuse_overwriting(out, files)
     from wavetune.cli.workload_view import show_import
     from wavetune.workloads.importing import import_files
     from wavetune.workloads.intake import ImportOptions
@@ -83,6 +84,7 @@ def dedupe_command(
 
         print_exact_lines(files, out, as_json)
         return
+    refuse_overwriting(out, files)
     from wavetune.cli.workload_view import show_import
     from wavetune.workloads.importing import import_files
 

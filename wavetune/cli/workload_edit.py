@@ -34,7 +34,7 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show what is in a workload: decode, small and prefill calls, and the problems with the most work."""
-    from wavetune.cli.workload_view import print_workload, workload_summary
+    from wavetune.cli.workload_view import print_workload, require_whole, workload_summary
 
     with _imported(files) as imported:
         workload = imported.workload()
@@ -42,6 +42,7 @@ def show_command(
         emit_json({**workload_summary(workload), "problems": [entry.document() for entry in workload.entries]})
     else:
         print_workload(workload, top)
+    require_whole(imported.damages)
 
 
 def merge_command(

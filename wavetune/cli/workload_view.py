@@ -34,7 +34,13 @@ _CHUNK = 4096
 
 
 def show_import(imported: ImportedWorkload, out: Path | None, as_json: bool, *, listed: bool) -> None:
-    """Account for an import on stderr, write it, and print it: as JSON, or as a list if that is wanted."""
+    """Account for an import on stderr, write it, and print it: as JSON, or as a list if that is wanted.
+
+    Raises
+    ------
+    WorkloadError
+        If it cannot be written; or, at the end, if a file could not be read to its end.
+    """
     for account in imported.files:
         for line in account.lines():
             note(line)
@@ -45,6 +51,13 @@ def show_import(imported: ImportedWorkload, out: Path | None, as_json: bool, *, 
         emit_import(imported)
     elif listed:
         print_import(imported)
+    require_whole(imported.damages)
+
+
+def require_whole(damages: Sequence[str]) -> None:
+    """End with an error, once what could be read is out, if files could not be read to their end."""
+    if damages:
+        raise WorkloadError(f"{'; '.join(damages)}: what comes behind is missing in the result; get the whole file")
 
 
 def emit_import(imported: ImportedWorkload) -> None:
@@ -90,6 +103,7 @@ def print_exact_lines(files: Sequence[str], out: Path | None, as_json: bool) -> 
             except OSError as error:
                 raise WorkloadError(describe_os_error(out, error)) from None
         note(f"{lines.read:,} lines, {lines.ignored:,} ignored, {different:,} different")
+        require_whole(lines.damages)
 
 
 def workload_summary(workload: Workload) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from wavetune.errors import WavetuneError, WorkloadError
 SCHEMA_VERSION = 1
 
 _GZIP = b"\x1f\x8b"
+_OF_LOGS = "Logs: `wavetune workload import`"
 _SIZES = ("m", "n", "k")
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _INTEGER_COLUMNS = (*_SIZES, "count", "batch", "heads", "kv_heads", "alignment")
@@ -105,7 +106,7 @@ class Workload:
         Returns
         -------
         Workload
-            Never empty. Columns of a CSV file that a workload does not have are ignored.
+            Never empty. Columns of a CSV file that a workload does not have are ignored; capitals make no difference.
 
         Raises
         ------
@@ -186,10 +187,11 @@ def problems_of_text(path: str | Path, text: str) -> Iterator[tuple[str, Mapping
     try:
         document = load_json(text)
     except ValueError as error:
-        raise WorkloadError(f"{path}:{getattr(error, 'lineno', 1)}: {json_error(error)}") from None
+        # Logs may begin as JSON does.
+        raise WorkloadError(f"{path}:{getattr(error, 'lineno', 1)}: {json_error(error)}. {_OF_LOGS}") from None
     problems = document.get("problems") if isinstance(document, dict) else None
     if not isinstance(problems, list):
-        raise WorkloadError(f'{path}: no workload; expected {{"problems": [..]}}. Logs: `wavetune workload import`')
+        raise WorkloadError(f'{path}: no workload; expected {{"problems": [..]}}. {_OF_LOGS}')
     version = document.get("schema_version", SCHEMA_VERSION)
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
         raise WorkloadError(f"{path}: schema_version {version!r} is not {SCHEMA_VERSION}; written by a newer wavetune?")
@@ -204,10 +206,15 @@ def _csv_problems(path: str | Path, text: str) -> Iterator[tuple[str, Mapping[st
     """Yield file and line of a row, and the row's problem."""
     rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
     try:
-        header = [name.strip() for name in next(rows, [])]
+        header = [name.strip().lower() for name in next(rows, [])]
         missing = [name for name in _SIZES if name not in header]
         if missing:
-            raise WorkloadError(f"{path}:1: no column {missing[0]!r}; the first line must name the columns m,n,k")
+            raise WorkloadError(
+                f"{path}:1: no column {missing[0]!r}; the first line must name the columns m,n,k. {_OF_LOGS}"
+            )
+        reason = repeated_column(header)
+        if reason:
+            raise WorkloadError(f"{path}:1: {reason}")
         for cells in rows:
             if any(cell.strip() for cell in cells):
                 place = f"{path}:{rows.line_num}"
@@ -218,6 +225,13 @@ def _csv_problems(path: str | Path, text: str) -> Iterator[tuple[str, Mapping[st
                 yield place, problem
     except csv.Error as error:
         raise WorkloadError(f"{path}:{rows.line_num}: no CSV: {error}") from None
+
+
+def repeated_column(header: Sequence[str]) -> str:
+    """Say which column is named twice, so that a row has two values for it; empty if none is."""
+    names = [name for name in header if name]
+    repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    return f"the column {repeated[0]!r} stands twice; name every column once" if repeated else ""
 
 
 def problem_of_cells(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from wavetune.core.problem import GemmProblem
 from wavetune.mapping.legality import gemm_illegal_reason, launch_limit_reason
 from wavetune.pipeline.tune_verdict import Outcome, TunedProblem
 from wavetune.runtime.device import Device
-from wavetune.workloads.pattern_cache import MAX_SEEDS, Pattern, PatternCache, read_patterns
+from wavetune.workloads.pattern_cache import MAX_SEEDS, Pattern, PatternCache, read_patterns, updating_patterns
 
 CompileFilter = Callable[[Sequence[KernelConfig], ArchSpec, str, str], set[KernelConfig]]
 """From configurations, GPU, element type and layout to those that compile for it, whether or not it is there."""
@@ -35,7 +35,7 @@ class PatternSeeds:
     Parameters
     ----------
     cache : PatternCache
-        What is known.
+        What is known: the file's content, if there is one.
     device : Device
         Where is tuned.
     path : Path, optional
@@ -82,11 +82,26 @@ class PatternSeeds:
     def learn(self, problems: Iterable[TunedProblem]) -> int:
         """Count who was measured as a seed and who won, let the useless go, and write the file.
 
+        It is read again for that: other tunings may have taught it something meanwhile.
+
         Returns
         -------
         int
             Patterns that there are now.
+
+        Raises
+        ------
+        ModelFileError
+            If the file cannot be written, or was damaged meanwhile.
         """
+        if self._path is None:
+            self._teach(self.cache, problems)
+        else:
+            with updating_patterns(self._path, create=True) as self.cache:
+                self._teach(self.cache, problems)
+        return len(self.cache)
+
+    def _teach(self, cache: PatternCache, problems: Iterable[TunedProblem]) -> None:
         arch = self._device.arch
         for tuned in problems:
             if tuned.outcome is Outcome.FAILED:
@@ -94,11 +109,8 @@ class PatternSeeds:
             winner = tuned.config if tuned.outcome is Outcome.TUNED else None
             problem = tuned.plan.problem
             for config in dict.fromkeys([*tuned.plan.seeds, *([winner] if winner is not None else [])]):
-                self.cache.record_use(problem, config, arch, won=config == tuned.config)
-        self.cache.prune()
-        if self._path is not None:
-            self.cache.write(self._path)
-        return len(self.cache)
+                cache.record_use(problem, config, arch, won=config == tuned.config)
+        cache.prune()
 
     def _foreign(self, dtype: str, layout: str) -> set[KernelConfig]:
         """Return the configurations of other GPUs' patterns that compile for this one; each is compiled once."""

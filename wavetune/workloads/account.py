@@ -44,6 +44,8 @@ class FileAccount:
         What a reader should know, such as exchanged sizes.
     provenance : dict
         What the file says about GPU and versions.
+    damage : str
+        Why reading ended before the end of the file, where it did; nobody knows how much is missing.
     """
 
     path: str
@@ -56,6 +58,7 @@ class FileAccount:
     elsewhere: int = 0
     notes: list[str] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
+    damage: str = ""
     _reasons: dict[str, BadLines] = field(default_factory=dict)
 
     @property

@@ -21,11 +21,14 @@ class ExactLines:
     ----------
     read, ignored : int
         Lines of all files, and those among them that are blank or belong to other programs.
+    damages : list of str
+        Which files could not be read to their end, and why.
     """
 
     def __init__(self, paths: Sequence[str | Path], *, limit: int = MAX_KEYS_IN_MEMORY) -> None:
         self.read = 0
         self.ignored = 0
+        self.damages: list[str] = []
         self._lines = CountedKeys(limit)
         for path in paths:
             with LineSource(path) as source:
@@ -56,3 +59,5 @@ class ExactLines:
                     self._lines.add(line, self.read)
                 else:
                     self.ignored += 1
+        if source.damage:
+            self.damages.append(f"{source.name}: {source.damage}")

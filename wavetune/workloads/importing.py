@@ -85,6 +85,11 @@ class ImportedWorkload:
             yield f'{start}{m}, "n": {n}, "k": {k}{middle}{calls}{sources}{calls}}}{end}'
 
     @property
+    def damages(self) -> list[str]:
+        """Which files could not be read to their end, and why."""
+        return [f"{account.path}: {account.damage}" for account in self.files if account.damage]
+
+    @property
     def lines(self) -> dict[str, Any]:
         """Lines of all files as JSON: read, recognised, skipped, bad, and the first bad one."""
         place = None
@@ -160,6 +165,7 @@ def _import_file(
         READERS[name](source, intake)
         if source.damage:
             # What was lost counts as one more line.
+            account.damage = source.damage
             account.read += 1
             account.refuse(account.read, source.damage)
     if strict and account.first_bad is not None:

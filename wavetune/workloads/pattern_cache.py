@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from wavetune.core.arch import ArchSpec, find_arch
 from wavetune.core.config import GEMM, KernelConfig
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GEMM_LAYOUTS, GemmProblem
+from wavetune.core.whole_file import describe_os_error, one_at_a_time
 from wavetune.errors import ModelFileError, WavetuneError
 from wavetune.mapping.gemm import map_gemm
 from wavetune.runtime.document_reader import DocumentReader
@@ -229,6 +231,37 @@ def read_patterns(path: str | os.PathLike[str]) -> PatternCache:
         raise
     except WavetuneError as error:
         raise ModelFileError(f"{name}: {error}") from None
+
+
+@contextmanager
+def updating_patterns(path: str | os.PathLike[str], *, create: bool = False) -> Iterator[PatternCache]:
+    """Yield what a file holds now, and write what has become of it when the block ends; other processes wait.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    create : bool, default=False
+        Whether to begin with nothing where there is no file, rather than to fail.
+
+    Raises
+    ------
+    ModelFileError
+        As `read_patterns`, or if the folder cannot be written.
+    """
+    target = Path(path)
+    if not create:
+        # Says that there is no file before a lock is made beside it.
+        read_bytes(target)
+    with ExitStack() as stack:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(one_at_a_time(target))
+        except OSError as error:
+            raise ModelFileError(describe_os_error(target, error)) from None
+        cache = read_patterns(target) if target.exists() else PatternCache()
+        yield cache
+        cache.write(target)
 
 
 class _PatternReader(DocumentReader):

@@ -15,6 +15,8 @@ from wavetune.workloads.importing import import_files
 CUBLASLT_LOG = "cublaslt-%i.log"
 """Name of a log in the folder; cuBLASLt puts the process in."""
 
+_COUNTS = "*.jsonl"
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedFolder:
@@ -39,25 +41,37 @@ class RecordedFolder:
         return self._marks("torch")
 
     @property
+    def cublaslt_logs(self) -> list[Path]:
+        """Logs that cuBLASLt began; one may be empty."""
+        return sorted(self.path.glob(CUBLASLT_LOG.replace("%i", "*")))
+
+    @property
+    def files(self) -> list[Path]:
+        """Everything in the folder that an import can read: torch's counts if there are any, else cuBLASLt's logs."""
+        counts = sorted(self.path.glob(_COUNTS))
+        return counts or [log for log in self.cublaslt_logs if log.stat().st_size]
+
+    @property
     def failures(self) -> list[str]:
         """Why processes could not be recorded."""
         return sorted({path.read_text(encoding="utf-8", errors="replace") for path in self.path.glob("*.failed")})
 
     def torch_workload(self) -> Workload:
         """Return what torch ran; maybe nothing."""
-        return self._workload("*.jsonl", "jsonl")
+        return self._workload(sorted(self.path.glob(_COUNTS)), "jsonl")
 
     def cublaslt_workload(self) -> Workload:
         """Return what cuBLASLt ran; maybe nothing."""
-        workload = self._workload(CUBLASLT_LOG.replace("%i", "*"), "cublaslt-log")
+        workload = self._workload(self.cublaslt_logs, "cublaslt-log")
         prefix = f"{self.path}/"
         return Workload(tuple(_renamed(entry, prefix) for entry in workload.entries))
 
     def _marks(self, state: str) -> int:
         return sum(1 for _ in self.path.glob(f"*.{state}"))
 
-    def _workload(self, pattern: str, format: str) -> Workload:
-        files = [path for path in sorted(self.path.glob(pattern)) if path.stat().st_size]
+    @staticmethod
+    def _workload(paths: list[Path], format: str) -> Workload:
+        files = [path for path in paths if path.stat().st_size]
         if not files:
             return Workload()
         try:

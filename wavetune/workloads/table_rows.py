@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from wavetune.core.workload import repeated_column
 from wavetune.errors import WavetuneError, WorkloadError
 from wavetune.workloads.account import FileAccount
 from wavetune.workloads.source import LineSource
@@ -75,7 +76,11 @@ def read_named_rows(
             # Cells with blanks or commas, such as a list of groups, are quoted.
             cells = split_cells(line)
             if set(sizes) <= set(cells):
-                header = cells
+                reason = repeated_column(cells)
+                # Rows under a header that is refused are refused, too.
+                header = [] if reason else cells
+                if reason:
+                    raise WorkloadError(reason)
                 account.recognised += 1
                 continue
             if not header:

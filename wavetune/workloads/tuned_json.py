@@ -161,6 +161,12 @@ def _keys(name: TunedFileName, tokens: int, path: str, intake: Intake) -> list[W
             "a fused-experts file says neither the hidden size nor the experts of a token: "
             "pass --hidden-size and --experts-per-token"
         )
+    if per_token > name.experts:
+        # On a rank with few of the experts, too: no expert takes a token twice.
+        raise WorkloadError(
+            f"--experts-per-token {per_token} is more than the {name.experts} experts that the name says; "
+            "pass how many of these a token is sent to"
+        )
     common = {**common, "operation": "grouped_gemm", "batch": name.experts}
     rows = tokens * per_token
     down = WorkloadKey(rows, hidden, name.n, **common)
