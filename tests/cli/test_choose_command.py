@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,8 @@ KEYS = [
     "num_sms",
     "is_scaled",
     "model",
+    "is_measured",
+    "is_stand_in",
 ]
 
 
@@ -149,10 +153,11 @@ def test_a_forced_configuration_is_explained(cli, monkeypatch: pytest.MonkeyPatc
         ((1, 2, 3, "--arch", "a100"), 4, "nvidia-a100/gemm-bf16.json"),
         ((1, 2, 3, "--arch", "h200", "--kernel", "conv"), 4, "conv"),
         ((1, 2, 3, "--model", "none.json"), 3, "none.json"),
-        ((1.5, 2, 3, "--arch", "h200"), 2, "integer"),
+        ((1.5, 2, 3, "--arch", "h200"), 2, "'1.5' is not an integer"),
+        (("1_0", 2, 3, "--arch", "h200"), 2, "'1_0' is not an integer"),
         ((1, 2, "--arch", "h200"), 2, "gemm takes M N K"),
         ((1, 2, 3, "--nonsense"), 2, "nonsense"),
-        ((-1, 2, 3, "--nonsense", "--arch", "h200"), 2, ""),
+        ((-1, 2, 3, "--nonsense", "--arch", "h200"), 2, "No such option: --nonsense"),
     ],
 )
 def test_mistakes_end_with_a_message_and_a_code(cli, arguments, code, message):
@@ -173,6 +178,17 @@ def test_no_heavy_module_is_imported(models: Path):
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"WAVETUNE_MODELS": str(models)}
     )
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_model_comes_through_a_pipe(cli, model: Path, tmp_path: Path):
+    """As in ``--model <(zcat model.json.gz)``: what can be read once only is read once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(model.read_bytes()), daemon=True)
+    writer.start()
+    answer = cli("choose", 512, 4096, 4096, "--model", pipe, "--json").json
+    writer.join(10)
+    assert answer["config"] == cli("choose", 512, 4096, 4096, "--model", model, "--json").json["config"]
 
 
 def test_a_file_that_is_passed_over_is_named(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

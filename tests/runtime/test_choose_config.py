@@ -198,9 +198,41 @@ def test_spellings_of_one_thing_get_one_answer() -> None:
     answers = {
         wavetune.choose_config(300, 4096, 4096, arch=arch, dtype=dtype)
         for arch in ("nvidia-h200", "h200", "NVIDIA H200", "H200")
-        for dtype in ("bf16", "bfloat16", "torch.bfloat16")
+        for dtype in ("bf16", "bfloat16", "torch.bfloat16", TorchDtype("torch.bfloat16"))
     }
     assert len(answers) == 1
+
+
+class TorchDtype:
+    """Prints as a dtype of torch does, and is no text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def test_dtypes_of_torch_are_dtypes() -> None:
+    """A dtype itself names the problem, first asked and asked again; one without kernels is named in the error."""
+    torch = pytest.importorskip("torch")
+    expected = wavetune.choose_config(300, 4096, 4096, arch=ARCH)
+    for _ in range(2):
+        assert wavetune.choose_config(300, 4096, 4096, arch=ARCH, dtype=torch.bfloat16) == expected
+        assert wavetune.choose_config(301, 4096, 4096, arch=ARCH, dtype=torch.bfloat16) is not None
+    assert GemmProblem(1, 2, 3, torch.float8_e4m3fn).dtype == "fp8"
+    with pytest.raises(ProblemError, match=r"unknown dtype torch\.float64"):
+        wavetune.choose_config(300, 4096, 4096, arch=ARCH, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_sms_are_counted_as_sizes_are(kind: type) -> None:
+    """A NumPy integer is a number of SMs; a boolean is not, of whatever library."""
+    expected = wavetune.choose_config(300, 4096, 4096, arch=ARCH, num_sms=40)
+    assert wavetune.choose_config(300, 4096, 4096, arch=ARCH, num_sms=kind(40)) == expected
+    for wrong in (np.bool_(True), True, kind(0), np.float64(40.0)):
+        with pytest.raises(ArchError, match="num_sms"):
+            wavetune.choose_config(300, 4096, 4096, arch=ARCH, num_sms=wrong)
 
 
 def test_no_arch_is_an_error_that_says_how(ask: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.runtime.choice import Source
 from wavetune.runtime.codec import read_model
 from wavetune.runtime.family_chooser import FamilyChooser, form_latency_us
+from wavetune.runtime.family_correction import feature_names
 from wavetune.runtime.family_file import (
     FamilyFile,
     FamilyForm,
@@ -141,6 +142,7 @@ def edited(**changes: Any) -> bytes:
 
 
 FORM = json.loads(TEXT)["forms"][0]
+FEATURES = list(feature_names(MODEL.forms[0].config, MODEL.dims))
 
 
 @pytest.mark.parametrize(
@@ -158,6 +160,8 @@ FORM = json.loads(TEXT)["forms"][0]
         ({"exact": [[1, 0, 1.0]]}, "exact"), ({"fit_range": {"M": [1, 5]}}, "fit_range"),
         ({"fit_range": {"M": [5, 1], "N": [1, 1]}}, "fit_range"), ({"mapping_digest": 5}, "mapping_digest"),
         ({"provenance": []}, "provenance"),
+        ({"correction_features": FEATURES, "correction_trees": [10**400]}, r"correction_trees\[0\]"),
+        ({"correction_features": FEATURES, "correction_trees": [[0, -(10**400), 0.0, 0.0]]}, "correction_trees"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_right_is_refused(changes: dict[str, Any], field: str) -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import wavetune
-from wavetune.core.attention_problem import MAX_SEQUENCES, AttentionProblem
+from wavetune.core.attention_problem import MAX_SEQUENCES, AttentionDecodeProblem, AttentionProblem
 from wavetune.core.grouped_problem import MAX_EXPERTS, GroupedGemmProblem
 from wavetune.core.problem import Problem
-from wavetune.errors import MissError, ProblemError, ProblemTypeError
+from wavetune.errors import MissError, NoModelError, ProblemError, ProblemTypeError
+from wavetune.mapping.attention_shape import map_problem
 from wavetune.runtime.attention_choice import find_model as find_attention
 from wavetune.runtime.choice import Choice, Source
 from wavetune.runtime.device import resolve_device
@@ -65,6 +66,43 @@ def test_beyond_the_measured_range_the_policy_decides(problem: Problem) -> None:
     name = "q_len=10000000" if isinstance(problem, AttentionProblem) else "largest=100000000"
     with pytest.raises(MissError, match=name):
         wavetune.choose(problem, on_miss="error")
+
+
+def test_plain_weights_that_stand_in_were_not_measured() -> None:
+    """Gated weights without a model are beyond what was measured, whatever their sizes, and the answer says why."""
+    plain = GroupedGemmProblem((12, 0, 7, 300), 4096, 4096)
+    gated = GroupedGemmProblem((12, 0, 7, 300), 4096, 4096, layout="gated")
+    assert (explain(plain).source, explain(plain).is_stand_in) == (Source.NEAREST, False)
+    assert (explain(gated).source, explain(gated).is_stand_in) == (Source.MODEL, True)
+    with pytest.raises(MissError):
+        wavetune.choose(gated, on_miss="error")
+    assert wavetune.choose(gated) == explain(gated).config
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        AttentionProblem((2**31 - 1,) * 1000, heads=128, kv_heads=128),
+        AttentionDecodeProblem((2**20,) * 2**12, heads=2**20, kv_heads=2**20),
+        GroupedGemmProblem((2**30,), 2**31 - 2, 4096),
+        GroupedGemmProblem((2**30,), 2**31 - 2, 4096, layout="gated"),
+    ],
+)
+def test_a_grid_that_cannot_be_launched_is_no_answer(problem: Problem) -> None:
+    """CUDA counts CTAs in 31 bits; every way to ask says so."""
+    for ask in (wavetune.choose, explain):
+        with pytest.raises(NoModelError, match=r"2\*\*31 - 1 CTAs"):
+            ask(problem)
+    assert wavetune.rank_configs(problem) == []
+
+
+def test_only_grids_that_fit_are_answered() -> None:
+    """Near the limit, tall tiles may be launched and low ones may not."""
+    problem = AttentionProblem((2**24,) * 100, heads=128, kv_heads=128)
+    ranked = wavetune.rank_configs(problem)
+    assert all(map_problem(problem, entry.config).grid_size < 2**31 for entry in ranked)
+    model = find_attention(problem, resolve_device(None, None))
+    assert 0 < len(ranked) < len(model.forms)
 
 
 @pytest.mark.parametrize(("near", "empty"), list(zip(NEAR, EMPTY, strict=True)))

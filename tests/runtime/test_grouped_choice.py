@@ -139,14 +139,14 @@ def test_choices_are_the_fastest_legal_forms() -> None:
 
 @pytest.mark.usefixtures("models")
 def test_a_measured_key_answers_for_its_own_histogram_only() -> None:
-    """Another histogram of the same key was not measured, and neither was another number of SMs."""
+    """Another histogram was not measured, nor another number of SMs, nor a layout that plain weights stand in for."""
     assert choose_grouped_gemm(MEASURED).source is Source.EXACT
     assert choose_grouped_gemm(MEASURED).config == FORMS[4].config
     turned = replace(MEASURED, group_sizes=MEASURED.group_sizes[::-1])
     assert turned.dims == MEASURED.dims
     assert choose_grouped_gemm(turned).source is Source.NEAREST
     assert choose_grouped_gemm(MEASURED, num_sms=66).source is Source.MODEL
-    assert choose_grouped_gemm(replace(MEASURED, layout="gated")).source is Source.NEAREST
+    assert choose_grouped_gemm(replace(MEASURED, layout="gated")).source is Source.MODEL
 
 
 def test_gated_weights_have_a_model_of_their_own_or_borrow_one(models: Path) -> None:

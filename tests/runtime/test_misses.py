@@ -124,6 +124,8 @@ def test_misses_become_a_workload(tmp_path: Path) -> None:
     assert counts == {(NEAR, 16): 2, (BEYOND, 16): 1, (NEAR, 2): 1}
     with pytest.raises(WorkloadError):
         wavetune.write_misses(tmp_path / "no" / "such" / "folder.json")
+    with pytest.raises(WorkloadError, match="got None"):
+        wavetune.write_misses(None)  # type: ignore[arg-type]
 
 
 def test_misses_survive_configuration_and_not_clearing() -> None:

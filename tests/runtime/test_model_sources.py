@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
 import logging
 import os
 import re
@@ -115,7 +117,7 @@ def test_where_nothing_is_left_the_error_lists_what_was_refused(
         with pytest.raises(NoModelError) as caught:
             ask(1, 2, 3, arch="nvidia-b200")
         message = str(caught.value)
-        assert message.startswith("no model nvidia-b200/gemm-bf16.json; found: ")
+        assert message.startswith("no model nvidia-b200/gemm-bf16.json that can be used; refused: ")
         assert f"refused: {first / 'nvidia-b200' / NAME}: field arch: " in message
         assert f"{second / 'nvidia-b200' / NAME}: field file: " in message
     assert len(caplog.records) == 2
@@ -139,6 +141,60 @@ def test_only_another_major_release_of_triton_is_foreign(
     monkeypatch.setattr("wavetune.runtime.installed.triton_release", lambda: installed)
     table = wavetune.explain_choice(*SIZES, arch=ARCH).table
     assert table == str((second if is_refused else first) / ARCH / NAME)
+
+
+def test_folders_without_models_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A folder that is missing, a file, or without the level of the GPU is named; the next folder answers."""
+    good, flat, file = tmp_path / "good", tmp_path / "flat", tmp_path / "model.json"
+    write_model(make_model(), good / ARCH / NAME)
+    write_model(make_model(), flat / NAME)
+    write_model(make_model(), file)
+    wavetune.configure(models=[tmp_path / "missing", flat, file, good])
+    for _ in range(2):
+        assert wavetune.explain_choice(*SIZES, arch=ARCH).table == str(good / ARCH / NAME)
+        wavetune.choose_config(*SIZES, arch=ARCH, num_sms=60)
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.split(": ")[0] for message in messages] == [
+        f"models folder {tmp_path / 'missing'} cannot be listed", f"models folder {flat}",
+        f"models folder {file} cannot be listed",
+    ]  # fmt: skip
+    assert all("nvidia-h200/gemm-bf16.json" in message for message in messages)
+
+
+def test_a_relative_folder_is_named_in_full(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch) -> None:
+    """After a change of folder the user sees where was looked."""
+    monkeypatch.chdir(tmp_path)
+    wavetune.configure(models="mine")
+    wavetune.choose_config(*SIZES, arch=ARCH)
+    assert str(tmp_path / "mine") in caplog.text
+
+
+def test_a_folder_that_may_not_be_entered_gives_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may not look into a folder is told, and answered from the next one."""
+    locked, good = tmp_path / "locked", tmp_path / "good"
+    locked.mkdir()
+    write_model(make_model(), good / ARCH / NAME)
+    refuse_below(locked, monkeypatch)
+    wavetune.configure(models=[locked, good])
+    assert wavetune.explain_choice(*SIZES, arch=ARCH).table == str(good / ARCH / NAME)
+    assert f"{locked / ARCH / NAME}: cannot read: Permission denied" in caplog.text
+
+
+def refuse_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the system refuse what lies in a folder, as it does for others than root after ``chmod 0``."""
+
+    def refusing(call: Callable[..., object]) -> Callable[..., object]:
+        def checked(path: object, *args: object, **options: object) -> object:
+            if isinstance(path, str | Path) and folder in Path(path).parents:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return call(path, *args, **options)
+
+        return checked
+
+    monkeypatch.setattr(os, "stat", refusing(os.stat))
+    monkeypatch.setattr(builtins, "open", refusing(builtins.open))
 
 
 def test_a_repaired_file_answers_after_the_caches_are_cleared(folders: tuple[Path, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,6 +184,7 @@ def test_every_field_is_checked(pinned: Path) -> None:
         (SPLIT, GemmProblem(512, 4096, 64), "exceeds the 1 loop trips"),
         (gemm_config(256, 256).replace(num_stages=9), GemmProblem(512, 4096, 4096), "shared memory"),
         (gemm_config(16, 16), GemmProblem(2**31 - 1, 2**20, 16), "the grid exceeds"),
+        (gemm_config(100, 64), GemmProblem(512, 4096, 4096), "block_m must be a power of two"),
     ],
 )
 def test_an_illegal_entry_is_refused(
@@ -193,6 +195,48 @@ def test_an_illegal_entry_is_refused(
     write_pinned(PinnedTable(ARCH, 132, "any", {problem: (config, math.nan)}, {}), path)
     with pytest.raises(ModelFileError, match=f"entries.*{reason}"):
         read_pinned(path)
+
+
+def test_a_latency_is_measured_only_if_it_was(models: Path, tmp_path: Path) -> None:
+    """What was predicted when it was frozen stays a prediction, in memory, in the file, and in the answers."""
+    measured, predicted = PROBLEMS[0], PROBLEMS[1]
+    frozen = freeze([measured, predicted], arch=ARCH)
+    assert frozen.predicted == {predicted}
+    path = tmp_path / "pinned.json"
+    write_pinned(frozen, path)
+    assert read_pinned(path).predicted == {predicted}
+    before = ask(predicted).latency_us
+    wavetune.configure(pinned=path)
+    assert (ask(measured).source, ask(measured).is_measured) == ("exact", True)
+    assert (ask(predicted).source, ask(predicted).is_measured) == ("exact", False)
+    assert ask(predicted).latency_us == before
+    assert freeze([predicted], arch=ARCH).predicted == {predicted}
+
+
+def test_a_table_of_version_1_claims_no_measurement(pinned: Path) -> None:
+    """Its rows did not say; what is not known to be measured counts as predicted."""
+    text = pinned.read_text().replace('"schema_version": 2', '"schema_version": 1')
+    for word in ("measured", "predicted"):
+        text = text.replace(f', "{word}"]', "]")
+    pinned.write_bytes(with_digest(text))
+    table = read_pinned(pinned)
+    assert table.predicted == set(table.entries) == set(PROBLEMS)
+
+
+@pytest.mark.parametrize("word", ['0.0, "measured"', '9.0, "guessed"', "9.0, 5", '9.0, "measured", 1'])
+def test_a_latency_that_cannot_be_is_refused(pinned: Path, word: str) -> None:
+    """Neither zero microseconds, nor of an unknown origin."""
+    text = re.sub(r'33\.25, "measured"', word, pinned.read_text())
+    assert word in text
+    pinned.write_bytes(with_digest(text))
+    with pytest.raises(ModelFileError, match=r"entries\["):
+        read_pinned(pinned)
+
+
+def test_a_file_without_an_end_is_refused() -> None:
+    """A device that never ends is read no further than any table may be long."""
+    with pytest.raises(ModelFileError, match="/dev/zero: cannot read: more than"):
+        read_pinned("/dev/zero")
 
 
 def test_a_frozen_order_of_summing_holds_for_what_is_not_pinned(

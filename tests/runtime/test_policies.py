@@ -129,6 +129,12 @@ def test_a_forced_configuration_answers_where_it_is_legal(caplog: pytest.LogCapt
         ({"num_stages": 20}, "shared memory"),
         ({"num_warps": 64}, "1024 threads"),
         ({"split_k": 2}, "schedule tile"),
+        ({"block_m": 100}, "block_m must be a power of two"),
+        ({"num_warps": 3}, "num_warps must be a power of two"),
+        ({"block_k": 1}, "at least 16 x 16 x 16"),
+        ({"block_n": 8}, "at least 16 x 16 x 16"),
+        ({"epilogue_split": 64}, "epilogue_split must be 1 or 2"),
+        ({"block_m": 4096, "block_k": 16, "num_stages": 1}, "a TMA box"),
     ],
 )
 def test_a_forced_configuration_keeps_the_limits_of_the_gpu(
@@ -194,6 +200,14 @@ def test_without_a_model_there_is_no_answer() -> None:
     for on_miss in ("model", "default", "measure", "error"):
         with pytest.raises(NoModelError):
             wavetune.choose_config(1, 2, 3, arch="nvidia-b200", on_miss=on_miss)
+
+
+def test_a_grid_that_nothing_can_launch_is_the_reason() -> None:
+    """The error names what no configuration can mend, and not the alignment of the default."""
+    side = 2**31 - 1
+    with pytest.raises(NoModelError, match=r"grid exceeds 2\*\*31 - 1 CTAs\. Split the product"):
+        wavetune.choose_config(side, side, side, arch=ARCH)
+    assert wavetune.choose_config(side, side, 0, arch=ARCH) == POINTER
 
 
 def test_configurations_are_what_launchers_take() -> None:

@@ -112,7 +112,7 @@ def test_zero_rows_reach_the_default() -> None:
     )
 
 
-@pytest.mark.parametrize("m_range", [(5, 4), (1, 2**21), (-1, 4), (1, 2**31), (1.0, 4), (True, 4)])
+@pytest.mark.parametrize("m_range", [5, None, (1, 2, 3), (5, 4), (1, 2**21), (-1, 4), (1, 2**31), (1.0, 4), (True, 4)])
 def test_a_range_that_makes_no_sense_is_refused(m_range: tuple[int, int]) -> None:
     """Empty, endless and negative ranges are errors."""
     with pytest.raises((ProblemError, ProblemTypeError)):

@@ -35,6 +35,10 @@ GOOD = {
     "lock_dir": ("/l", Path("/l")),
 }
 BAD = {
+    "models": ["~nosuchuser/x", "/a:~nosuchuser"],
+    "cache_dir": ["~nosuchuser/x"],
+    "pinned": ["~nosuchuser/x"],
+    "lock_dir": ["~nosuchuser/x"],
     "disable": ["maybe", "2"],
     "force_config": ["block_m", "block_m=", "=3", ","],
     "on_miss": ["wait"],
@@ -46,7 +50,8 @@ BAD = {
     "log_level": ["loud", "10"],
 }
 BAD_IN_PYTHON = {
-    "arch": [5, ""], "models": [7], "cache_dir": [3], "disable": ["maybe", 3], "pinned": [1], "on_miss": [1],
+    "arch": [5, ""], "models": [7, ["a\0b"]], "cache_dir": [3], "disable": ["maybe", 3],
+    "pinned": [1, "a\0b"], "on_miss": [1],
     "measure_budget_ms": [True, []], "measure_top_k": [True, 0, 2.5], "measure_margin": [True], "lock_dir": [2.0],
     "force_config": [5, {"block_m": 1.5}],
 }  # fmt: skip

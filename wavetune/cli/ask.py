@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
-from wavetune.cli.output import format_sizes
+from wavetune.cli.output import format_sizes, format_us
 from wavetune.core.arch import find_arch
 from wavetune.core.config import find_kernel_spec
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem, Problem
 from wavetune.core.shorthand import name_sizes
 from wavetune.errors import NoModelError
+from wavetune.runtime.any_model import AnyModel, read_any_model
 from wavetune.runtime.choice import Choice
 from wavetune.runtime.choose import explain_choice, policy
 from wavetune.runtime.chooser import GemmChooser
-from wavetune.runtime.codec import read_model
 from wavetune.runtime.device import resolve_device
 from wavetune.runtime.families import explain_from, explain_of_family
-from wavetune.runtime.family_file import FamilyFile, is_family_file, read_family
-from wavetune.runtime.model_file import ModelFile
-
-AnyModel = ModelFile | FamilyFile
-
-
-def read_any_model(path: Path) -> AnyModel:
-    """Read a model file of either schema.
-
-    Raises
-    ------
-    ModelFileError
-        If it cannot be read.
-    """
-    return read_family(path) if is_family_file(path) else read_model(path)
+from wavetune.runtime.family_file import FamilyFile
 
 
 def open_model(path: Path, arch: str | None, kernel: str, dtype: str | None, layout: str | None) -> AnyModel:
@@ -85,6 +72,13 @@ def explain_problem(
         *problem.dims, dtype=problem.dtype, layout=problem.layout, alignment=problem.alignment, arch=arch,
         num_sms=num_sms, numerics=numerics, on_miss=on_miss,
     )  # fmt: skip
+
+
+def describe_latency(choice: Choice) -> str:
+    """Return the latency of an answer as text, and whether it was measured."""
+    if math.isnan(choice.latency_us):
+        return "unknown"
+    return f"{format_us(choice.latency_us)} us {'measured' if choice.is_measured else 'predicted'}"
 
 
 def describe_problem(problem: Problem) -> str:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from wavetune.cli.calibration_job import CalibrationJob
+from wavetune.cli.model_view import note_use
 from wavetune.cli.output import emit_json, note, show, two_columns
 from wavetune.cli.summary import print_summary, summarise_fit
 from wavetune.pipeline.calibrate import CalibrationResult
 from wavetune.pipeline.dry_run import dry_run
-from wavetune.runtime.locate import MODELS_VARIABLE, model_file_name
+from wavetune.runtime.locate import model_file_name
 
 N_FAILURES = 5
 """Kinds of failure that are named in the text; JSON counts all of them."""
@@ -85,7 +86,4 @@ def print_result(
     if store is not None:
         note(f"measurements are in {store}")
     key = job.key
-    if path.parent.name == key.arch.name and path.name == model_file_name(key.kernel, key.dtype, key.layout):
-        note(f"to use the model: {MODELS_VARIABLE}={path.absolute().parent.parent}")
-    else:
-        note(f"to use the model: `wavetune choose --model {path}`")
+    note_use(path, key.kernel, Path(key.arch.name, model_file_name(key.kernel, key.dtype, key.layout)))

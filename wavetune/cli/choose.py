@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from wavetune.cli.ask import describe_problem, explain_from_file, explain_problem, open_model
+from wavetune.cli.ask import describe_latency, describe_problem, explain_from_file, explain_problem, open_model
 from wavetune.cli.options import (
     ArchOption,
     FamilyLayoutOption,
@@ -18,7 +19,7 @@ from wavetune.cli.options import (
     NumSmsOption,
     OnMissOption,
 )
-from wavetune.cli.output import emit_json, format_us, note, show, spell_config, two_columns
+from wavetune.cli.output import emit_json, note, show, spell_config, two_columns
 from wavetune.cli.problem_options import (
     AlignmentOption,
     BatchOption,
@@ -42,7 +43,7 @@ from wavetune.runtime.numerics import check_numerics
 _DEFAULT_DTYPE = "bf16"
 
 _MEANING = {
-    Source.EXACT: "this problem was measured, or is pinned",
+    Source.EXACT: "this problem was measured",
     Source.MEASURED: "measured just now",
     Source.NEAREST: "inside the measured range: the candidates of its cell decide",
     Source.MODEL: "beyond the measured range: all forms decide",
@@ -53,6 +54,8 @@ _MEANING = {
 _NEAREST_FORMS = "inside the measured range: all forms decide"
 """Of a kernel family: it has forms, and no cells that hold candidates."""
 
+_PINNED = "this problem is pinned"
+_STAND_IN = "nothing of this layout was measured: all forms of plain weights, which stand in, decide"
 _SCALED = "on part of the measured GPU: all forms decide, with the waves that are there"
 
 
@@ -129,12 +132,18 @@ def _document(choice: Choice) -> dict[str, Any]:
         "num_sms": choice.num_sms,
         "is_scaled": choice.is_scaled,
         "model": choice.model,
+        "is_measured": choice.is_measured,
+        "is_stand_in": choice.is_stand_in,
     }
 
 
 def _meaning(choice: Choice, problem: Problem) -> str:
-    if choice.is_scaled and choice.source is Source.MODEL:
+    if choice.source is Source.EXACT and not choice.is_measured:
+        return _PINNED
+    if choice.source is Source.MODEL and choice.is_scaled:
         return _SCALED
+    if choice.source is Source.MODEL and choice.is_stand_in:
+        return _STAND_IN
     if choice.source is Source.NEAREST and not isinstance(problem, GemmProblem):
         return _NEAREST_FORMS
     return _MEANING[choice.source]
@@ -145,14 +154,14 @@ def _reasons(choice: Choice, problem: Problem) -> Iterator[tuple[str, str]]:
     yield "config", spell_config(choice.config)
     yield "source", f"{choice.source.value}: {_meaning(choice, problem)}"
     if choice.source is not Source.EMPTY:
-        verb = "measured" if choice.source in (Source.EXACT, Source.MEASURED) else "predicted"
-        yield "latency", f"{format_us(choice.latency_us)} us {verb}"
+        yield "latency", describe_latency(choice)
         yield "grid", f"{choice.grid_size:,} CTAs, {choice.loop_trips:,} loop trips each"
         if choice.waves:
             yield "waves", f"{choice.waves:,}, {choice.tail_ctas:,} CTAs in the last one"
         if choice.runner_up is not None:
             yield "runner-up", f"{spell_config(choice.runner_up)}"
-            yield "margin", f"{choice.margin:+.1%} predicted latency of the runner-up"
+            if not math.isnan(choice.margin):
+                yield "margin", f"{choice.margin:+.1%} predicted latency of the runner-up"
     if choice.is_scaled:
         yield "SMs", f"{choice.num_sms}, predictions scaled from the whole GPU"
     yield "table", choice.table

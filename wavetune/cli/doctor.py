@@ -14,10 +14,10 @@ import typer
 from wavetune.cli.output import data_table, emit_json, show
 from wavetune.core.arch import ARCHS, find_arch
 from wavetune.errors import ArchError, RunnerError, SettingsError, WavetuneError
-from wavetune.runtime.codec import read_model
+from wavetune.runtime.any_model import read_found_model
 from wavetune.runtime.device import ARCH_VARIABLE, resolve_device
-from wavetune.runtime.family_file import is_family_file, read_family
-from wavetune.runtime.locate import MODELS_VARIABLE, all_model_files, model_folders
+from wavetune.runtime.family_file import FamilyFile
+from wavetune.runtime.locate import MODELS_VARIABLE, all_model_files, model_folders, unusable_folders
 from wavetune.runtime.settings import SETTINGS, settings
 
 CUDA_PROBE_LIMIT_S = 120.0
@@ -164,17 +164,16 @@ def _check_models() -> list[Check]:
         settings()
     except SettingsError:
         return [Check("model", "missing", "not looked for: a setting is wrong", "see above")]
+    checks += [
+        Check("models folder", "missing", complaint, f"correct {MODELS_VARIABLE}") for complaint in unusable_folders()
+    ]
     n_models = 0
     for path in all_model_files():
         label = f"{path.parent.name}/{path.stem}"
         try:
-            if is_family_file(path):
-                read_family(path)
-                checks.append(Check("kernel model", "ok", f"{label} in {path.parent.parent}"))
-                continue
-            read_model(path)
-            checks.append(Check("model", "ok", f"{label} in {path.parent.parent}"))
-            n_models += 1
+            is_family = isinstance(read_found_model(path), FamilyFile)
+            checks.append(Check("kernel model" if is_family else "model", "ok", f"{label} in {path.parent.parent}"))
+            n_models += not is_family
         except WavetuneError as error:
             checks.append(Check("model", "missing", str(error), "restore the file, or fit or calibrate again"))
     if not n_models:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wavetune.cli.ask import (
-    AnyModel,
+    describe_latency,
     describe_problem,
     explain_from_file,
     explain_problem,
     open_model,
-    read_any_model,
 )
 from wavetune.cli.options import ArchOption, FamilyLayoutOption, JsonOption, KernelOption
 from wavetune.cli.output import describe_config, emit_json, format_us, show, spell_config, two_columns
@@ -43,6 +42,7 @@ from wavetune.core.problem import CONTIGUOUS, GemmProblem, Problem
 from wavetune.report.anatomy import LaunchAnatomy, dissect
 from wavetune.report.family_anatomy import FamilyAnatomy, dissect_family
 from wavetune.report.reasons import compare_launches, describe_family_launch, describe_launch, group_terms
+from wavetune.runtime.any_model import AnyModel, read_any_model
 from wavetune.runtime.choice import Choice, RankedConfig, Source
 from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.families import chooser_for
@@ -156,13 +156,13 @@ def _explain(problem: Problem, model: AnyModel | None, arch: str | None, top: in
 
 def _view(found: _Explanation) -> Iterator[Any]:
     choice, problem = found.choice, found.problem
-    verb = "measured" if choice.source in (Source.EXACT, Source.MEASURED) else "predicted"
     scaled = f", {choice.num_sms} of its SMs" if choice.is_scaled else ""
+    stand_in = f", which stands in: nothing of {problem.layout} was measured" if choice.is_stand_in else ""
     head = [
         ("problem", f"{describe_problem(problem)}, {problem.dtype} {problem.layout} on {found.arch.name}{scaled}"),
         ("config", spell_config(choice.config)),
-        ("latency", f"{format_us(choice.latency_us)} us {verb}"),
-        ("source", f"{choice.source.value}, from {choice.table}"),
+        ("latency", describe_latency(choice)),
+        ("source", f"{choice.source.value}, from {choice.table}{stand_in}"),
     ]
     yield two_columns(head)
     yield ""

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from wavetune.cli.output import data_table, describe_config, show, two_columns
+from wavetune.cli.output import data_table, describe_config, note, show, two_columns
 from wavetune.cli.summary import describe_accuracy
-from wavetune.core.config import find_kernel_spec
+from wavetune.core.config import GEMM, find_kernel_spec
 from wavetune.errors import ModelFileError
-from wavetune.runtime.codec import read_model
-from wavetune.runtime.family_file import FamilyFile, is_family_file, read_family
+from wavetune.runtime.any_model import AnyModel
+from wavetune.runtime.family_file import FamilyFile
+from wavetune.runtime.locate import MODELS_VARIABLE
 from wavetune.runtime.model_file import ModelFile
 from wavetune.waves.family_terms import FAMILY_TERMS
 from wavetune.waves.terms import TERMS
 
 
-def model_entry(path: Path) -> dict[str, Any]:
-    """Return a line of a list; a damaged file has an ``error`` and little else."""
+def note_use(path: Path, kernel: str, place: Path) -> None:
+    """Say on stderr how to use a model file that was written; ``place`` is where a models folder would hold it."""
+    if Path(*path.parts[-2:]) == place:
+        note(f"to use the model: {MODELS_VARIABLE}={path.absolute().parent.parent}")
+        return
+    family = "" if kernel == GEMM.name else f"--kernel {kernel} "
+    note(f"to use the model: `wavetune choose {family}--model {path}`, or move it to {place} below a models folder")
+
+
+def model_entry(path: Path, read: Callable[[Path], AnyModel]) -> dict[str, Any]:
+    """Return a line of a list; a file that ``read`` refuses has an ``error`` and little else."""
     try:
-        if is_family_file(path):
-            return _family_entry(read_family(path))
-        file = read_model(path)
+        file = read(path)
     except ModelFileError as error:
         return {"path": str(path), "digest": None, "error": str(error)}
     held_out = file.accuracy.get("held_out") or {}
@@ -32,27 +40,9 @@ def model_entry(path: Path) -> dict[str, Any]:
         "kernel": file.kernel,
         "dtype": file.dtype,
         "layout": file.layout,
-        "configs": file.n_modelled,
+        "configs": len(file.forms) if isinstance(file, FamilyFile) else file.n_modelled,
         "exact": len(file.exact),
-        "cells": len(file.cells),
-        "held_out_efficiency": held_out.get("efficiency", {}).get("geomean"),
-        "created": file.provenance.get("created"),
-        "digest": file.digest,
-        "error": None,
-    }
-
-
-def _family_entry(file: FamilyFile) -> dict[str, Any]:
-    held_out = file.accuracy.get("held_out") or {}
-    return {
-        "path": file.path,
-        "arch": file.arch,
-        "kernel": file.kernel,
-        "dtype": file.dtype,
-        "layout": file.layout,
-        "configs": len(file.forms),
-        "exact": len(file.exact),
-        "cells": 0,
+        "cells": 0 if isinstance(file, FamilyFile) else len(file.cells),
         "held_out_efficiency": held_out.get("efficiency", {}).get("geomean"),
         "created": file.provenance.get("created"),
         "digest": file.digest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +10,12 @@ import typer
 
 from wavetune.cli.model_view import family_document, model_document, model_entry, print_family, print_model
 from wavetune.cli.options import JsonOption
-from wavetune.cli.output import data_table, emit_json, show
+from wavetune.cli.output import data_table, emit_json, show, warn
 from wavetune.core.arch import find_arch
 from wavetune.errors import ArchError, ModelFileError, NoModelError
-from wavetune.runtime.codec import read_model
-from wavetune.runtime.family_file import is_family_file, read_family
-from wavetune.runtime.locate import all_model_files, model_folders
+from wavetune.runtime.any_model import read_any_model, read_found_model
+from wavetune.runtime.family_file import FamilyFile
+from wavetune.runtime.locate import all_model_files, model_folders, unusable_folders
 
 models_app = typer.Typer(no_args_is_help=True, help="List, show and verify model files.")
 
@@ -22,27 +23,34 @@ models_app = typer.Typer(no_args_is_help=True, help="List, show and verify model
 @models_app.command("list")
 def list_command(as_json: JsonOption = False) -> None:
     """List the model files that can be found, in search order."""
-    entries = [model_entry(path) for path in all_model_files()]
+    _warn_of_folders()
+    entries = [model_entry(path, read_found_model) for path in all_model_files()]
     if as_json:
         emit_json(entries)
         return
     if not entries:
         raise NoModelError(_nothing_found())
-    table = data_table(
-        "arch", "kernel", "dtype", "layout", "configs", "exact", "held out", "created", "file",
-        right=("configs", "exact", "held out"),
-    )  # fmt: skip
-    for entry in entries:
-        if entry["error"]:
-            table.add_row("damaged", "", "", "", "", "", "", "", entry["error"], style="red")
-            continue
-        held_out = entry["held_out_efficiency"]
-        table.add_row(
-            entry["arch"], entry["kernel"], entry["dtype"], entry["layout"], str(entry["configs"]),
-            str(entry["exact"]), f"{held_out:.1%}" if held_out is not None else "-", entry["created"] or "-",
-            entry["path"],
-        )  # fmt: skip
-    show(table)
+    # Paths are long: each folder has a line of its own, below it models by the name that `show` takes.
+    for folder, found in groupby(entries, key=lambda entry: Path(entry["path"]).parent.parent):
+        errors = []
+        numeric = ("configs", "exact", "held out")
+        table = data_table("model", *numeric, "created", right=numeric)
+        for entry in found:
+            path = Path(entry["path"])
+            name = f"{path.parent.name}/{path.stem}"
+            if entry["error"]:
+                table.add_row(name, "", "", "", "damaged", style="red")
+                errors.append(entry["error"])
+                continue
+            held_out = entry["held_out_efficiency"]
+            table.add_row(
+                name, str(entry["configs"]), str(entry["exact"]),
+                f"{held_out:.1%}" if held_out is not None else "-", entry["created"] or "-",
+            )  # fmt: skip
+        typer.echo(folder)
+        show(table)
+        for error in errors:
+            typer.echo(error)
 
 
 @models_app.command("show")
@@ -52,14 +60,13 @@ def show_command(
 ) -> None:
     """Show where a model comes from, its accuracy and its configurations."""
     path = find_model(model)
-    if is_family_file(path):
-        family = read_family(path)
+    file = read_any_model(path)
+    if isinstance(file, FamilyFile):
         if as_json:
-            emit_json(family_document(family))
+            emit_json(family_document(file))
         else:
-            print_family(family)
+            print_family(file)
         return
-    file = read_model(path)
     document = model_document(file)
     if as_json:
         emit_json(document)
@@ -74,11 +81,14 @@ def verify_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check schema, digest and every field of model files; exits 3 if one is damaged."""
-    paths = list(files or all_model_files())
-    if not paths:
+    """Check schema, digest and every field of model files, and the place of those found; exits 3 if one is refused."""
+    _warn_of_folders()
+    if files:
+        entries = [model_entry(path, read_any_model) for path in files]
+    else:
+        entries = [model_entry(path, read_found_model) for path in all_model_files()]
+    if not entries:
         raise NoModelError(_nothing_found())
-    entries = [model_entry(path) for path in paths]
     damaged = [entry for entry in entries if entry["error"]]
     if as_json:
         emit_json(
@@ -111,6 +121,11 @@ def find_model(name: str) -> Path:
             return path
     found = ", ".join(f"{path.parent.name}/{path.stem}" for path in all_model_files()) or "none"
     raise NoModelError(f"no model {name!r}: neither a file nor one of those found: {found}")
+
+
+def _warn_of_folders() -> None:
+    for complaint in unusable_folders():
+        warn(complaint)
 
 
 def _nothing_found() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from wavetune.errors import ProblemError
 
@@ -51,11 +52,22 @@ _ALL = (
 )
 
 DTYPES = MappingProxyType({dtype.name: dtype for dtype in _ALL})
-_BY_SPELLING = {spelling: dtype for dtype in _ALL for spelling in (dtype.name, *dtype.aliases)}
 
 
-def find_dtype(name: str) -> DType:
-    """Resolve a short name or an alias.
+class _Spellings(dict[str, DType]):
+    """DTypes by spelling; what is no text, such as torch's own dtypes, is looked for as it prints."""
+
+    def __missing__(self, key: object) -> DType:
+        if isinstance(key, str):
+            raise KeyError(key)
+        return self[str(key)]
+
+
+_BY_SPELLING = _Spellings({spelling: dtype for dtype in _ALL for spelling in (dtype.name, *dtype.aliases)})
+
+
+def find_dtype(name: Any) -> DType:
+    """Resolve a short name or an alias, or a dtype of torch, which prints as one.
 
     Raises
     ------

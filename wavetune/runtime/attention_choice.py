@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, check_sequences
 from wavetune.core.config import KernelConfig
-from wavetune.core.problem import check_dimension
+from wavetune.core.problem import MAX_DIMENSION, check_dimension
 from wavetune.errors import NoModelError, ProblemError
 from wavetune.mapping.attention import most_decode_trips
 from wavetune.mapping.attention_shape import (
@@ -19,6 +19,7 @@ from wavetune.mapping.attention_shape import (
 from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.runtime.choice import RankedConfig
 from wavetune.runtime.device import Device, resolve_device
+from wavetune.runtime.families import nothing_legal
 from wavetune.runtime.family_chooser import FamilyChoice, FamilyChooser
 from wavetune.runtime.family_file import FamilyFile
 from wavetune.runtime.family_source import find_family_model
@@ -26,7 +27,6 @@ from wavetune.runtime.settings import Settings, settings
 
 MAX_REMEMBERED = 4096
 """Answers that are remembered; all are dropped when there are more, or when settings change."""
-
 
 _NOTHING = LaunchShape(0, 0, 0, 0)
 
@@ -217,7 +217,7 @@ def choose_attention(
     chooser = chooser_for(model, problem, device.num_sms)
     choice = chooser.default(problem.dims) if memory.settings.disable else chooser.choose(problem.dims)
     if choice is None:
-        raise NoModelError(f"{model.path}: no configuration is legal for {problem.kernel} {problem.dims}")
+        raise nothing_legal(model, problem)
     if len(memory.answers) >= MAX_REMEMBERED:
         memory.answers.clear()
     memory.answers[key] = choice
@@ -277,12 +277,15 @@ def chooser_for(
         return shapes[config.select(macro)]
 
     macro = tuple(name for name in model.forms[0].config if name in ("block_m", "block_n", "order", "splits"))
-    legal = {form.config for form in model.forms if is_legal(problem, form.config)}
-    distinct = {config.select(macro): config for config in legal}
+    possible = [form.config for form in model.forms if is_legal(problem, form.config)]
+    distinct = {config.select(macro): config for config in possible}
     shapes = {
         part: _NOTHING if problem.is_empty else map_problem(problem, config).launch_shape()
         for part, config in distinct.items()
     }
+    legal = set(possible)
+    if any(launch.grid_size > MAX_DIMENSION for launch in shapes.values()):
+        legal = {config for config in possible if shapes[config.select(macro)].grid_size <= MAX_DIMENSION}
     # What was measured is the problem of evenly spaced lengths; another of the same key is not it.
     is_measured = type(problem).from_dims(problem.dims, problem.dtype, problem.layout) == problem
     return FamilyChooser(model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured)

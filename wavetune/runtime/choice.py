@@ -38,11 +38,12 @@ class Choice:
         What to launch. For ``source == "empty"`` it is the default, and there is nothing to launch.
     source : Source
         ``exact``: this problem was measured, or is pinned. ``measured``: it was measured in this call. ``nearest``:
-        inside the measured range, the cell's candidates and their forms decide. ``model``: beyond it, or on part of
-        the measured GPU, all forms decide. ``default``: the policy wants the default configuration, or no modelled one
-        is legal here. ``empty``: a size is zero. ``forced``: a setting names the configuration.
+        inside the measured range, the cell's candidates and their forms decide. ``model``: beyond it, on part of the
+        measured GPU, or where a model stands in, all forms decide. ``default``: the policy wants the default
+        configuration, or no modelled one is legal here. ``empty``: a size is zero. ``forced``: a setting names the
+        configuration.
     latency_us : float
-        Predicted latency (measured, for ``exact`` and ``measured``); 0 if empty, NaN where nothing is known.
+        Measured or predicted latency; 0 if empty, NaN where nothing is known.
     grid_size, loop_trips : int
         The launch as the GPU sees it; 0 if empty.
     waves, tail_ctas : int
@@ -59,6 +60,10 @@ class Choice:
         Whether they are not those that were measured: waves and predictions are scaled from the whole GPU.
     model : str
         Path of the model file behind the prediction; empty if there is none.
+    is_measured : bool
+        Whether the latency was measured. What is ``exact`` because it is pinned may be a prediction.
+    is_stand_in : bool
+        Whether the model is of another layout, of plain weights for gated ones: nothing of this layout was measured.
     """
 
     config: KernelConfig
@@ -74,3 +79,5 @@ class Choice:
     num_sms: int = 0
     is_scaled: bool = False
     model: str = ""
+    is_measured: bool = False
+    is_stand_in: bool = False

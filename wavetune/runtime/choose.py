@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import CONTIGUOUS, MAX_DIMENSION, GemmProblem, Problem
@@ -44,7 +45,7 @@ def choose_config(
     # Meant as keywords. There is no bare * because Python looks every default of a keyword-only argument up in a
     # dictionary: a fifth of the time of a repeated call.
     kernel: str = "gemm",
-    dtype: str = "bf16",
+    dtype: Any = "bf16",
     layout: str = "nk",
     alignment: int = CONTIGUOUS,
     arch: str | None = None,
@@ -60,7 +61,7 @@ def choose_config(
         Sizes in ``[0, 2**31)``; NumPy integers are accepted.
     kernel : str, default="gemm"
         Kernel family.
-    dtype : str, default="bf16"
+    dtype : str or torch.dtype, default="bf16"
         Element type.
     layout : {"nk", "kn"}, default="nk"
         Storage of B.
@@ -138,7 +139,7 @@ def explain_choice(
     k: int,
     *,
     kernel: str = "gemm",
-    dtype: str = "bf16",
+    dtype: Any = "bf16",
     layout: str = "nk",
     alignment: int = CONTIGUOUS,
     arch: str | None = None,

@@ -138,14 +138,17 @@ class GemmChooser:
             If no configuration of the model is legal for the problem.
         """
         layer, default = self.layer(problem, order), self.model.default_index
+        reasons: dict[str, None] = {}
         preferred = [default] if layer is None or layer.best < 0 else [default, layer.best]
         for index in preferred + list(range(len(self.configs))):
-            if self._illegal_reason(problem, index) is None and self._may_answer(index, layer):
+            reason = self._illegal_reason(problem, index)
+            if reason is None and self._may_answer(index, layer):
                 return self.configs[index]
-        reason = self._illegal_reason(problem, default) or "it is not of the numerics class"
+            reasons[reason or "it is not of the numerics class"] = None
+        some = "; ".join(list(reasons)[:3])
         raise NoModelError(
-            f"{self.model.path or 'the model'}: no configuration is legal for {problem}; of the default: {reason}. "
-            "Calibrate with configurations that load without TMA and do not split k"
+            f"{self.model.path or 'the model'}: no configuration is legal for {problem}: {some}. "
+            "Split the product, or calibrate with configurations that load without TMA and do not split k"
         )
 
     def rank(self, problem: GemmProblem, order: ReductionOrder | None = None) -> list[RankedConfig]:
@@ -174,8 +177,9 @@ class GemmChooser:
             If no configuration of the model is legal for the problem.
         """
         config, source = self._choose(problem)
-        latency_us = self.model.exact[problem.dims].latency_us if source is Source.EXACT else None
-        return self.describe(problem, config, source, latency_us)
+        if source is Source.EXACT:
+            return self.describe(problem, config, source, self.model.exact[problem.dims].latency_us, is_measured=True)
+        return self.describe(problem, config, source)
 
     def describe(
         self,
@@ -184,6 +188,8 @@ class GemmChooser:
         source: Source,
         latency_us: float | None = None,
         table: str | None = None,
+        *,
+        is_measured: bool = False,
     ) -> Choice:
         """Return everything about an answer, whoever gave it.
 
@@ -196,9 +202,11 @@ class GemmChooser:
         source : Source
             Where it comes from.
         latency_us : float, optional
-            Measured; predicted if not given.
+            Measured, or predicted by another model; predicted by this one if not given.
         table : str, optional
             File that answered, if not the model's.
+        is_measured : bool, default=False
+            Whether the latency was measured.
         """
         path = self.model.path
         table = path if table is None else table
@@ -224,6 +232,7 @@ class GemmChooser:
             num_sms=self.num_sms,
             is_scaled=self.is_scaled,
             model=path,
+            is_measured=is_measured,
         )
 
     def _choose(self, problem: GemmProblem) -> tuple[KernelConfig, Source]:
@@ -271,7 +280,8 @@ class GemmChooser:
 
     def _illegal_reason(self, problem: GemmProblem, index: int) -> str | None:
         config = self.configs[index]
-        return gemm_illegal_reason(problem, config, self.arch) or grid_limit_reason(problem, config)
+        # No configuration makes up for a grid that is too large; all else depends on the configuration.
+        return grid_limit_reason(problem, config) or gemm_illegal_reason(problem, config, self.arch)
 
 
 def _safe_side(configs: tuple[KernelConfig, ...]) -> int:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wavetune.core.arch import ARCHS, ArchSpec, find_arch
-from wavetune.errors import ArchError, RunnerError
+from wavetune.core.problem import check_dimension
+from wavetune.errors import ArchError, ProblemError, ProblemTypeError, RunnerError
 from wavetune.runtime.settings import settings
 
 ARCH_VARIABLE = "WAVETUNE_ARCH"
@@ -156,10 +157,15 @@ def _find_by_name(name: str) -> ArchSpec:
 
 
 def _with_sms(device: Device, num_sms: int) -> Device:
-    if type(num_sms) is not int or not 1 <= num_sms <= device.arch.num_sms:
+    try:
+        count = check_dimension("num_sms", num_sms)
+    except (ProblemError, ProblemTypeError):
+        count = 0
+    if not 1 <= count <= device.arch.num_sms:
         raise ArchError(
             f"num_sms must be an integer in [1, {device.arch.num_sms}], the SMs of {device.arch.name}, got {num_sms!r}"
         )
+    num_sms = count
     if num_sms == device.num_sms:
         return device
     if device.index is not None:

@@ -18,7 +18,9 @@ from wavetune.waves.terms import TERMS
 
 _T = TypeVar("_T")
 
-_MAX_NUMBER = 1e15
+MAX_NUMBER = 1e15
+"""Beyond any latency, coefficient or size."""
+
 _MAX_OCTAVE = 31
 _MAX_PERMILLE = 5000
 # The first so many terms are positive for every problem, so one positive coefficient makes every latency positive.
@@ -92,9 +94,9 @@ class DocumentReader:
             self.fail(field, f"expected an integer in [{minimum}, {maximum}], got {_shown(value)}")
         return value
 
-    def _as_number(self, value: Any, field: str) -> float:
-        if type(value) not in (int, float) or not 0 <= value <= _MAX_NUMBER:
-            self.fail(field, f"expected a number in [0, {_MAX_NUMBER:g}], got {_shown(value)}")
+    def _as_number(self, value: Any, field: str, minimum: float = 0.0) -> float:
+        if type(value) not in (int, float) or not minimum <= value <= MAX_NUMBER:
+            self.fail(field, f"expected a number in [{minimum:g}, {MAX_NUMBER:g}], got {_shown(value)}")
         return float(value)
 
     def _as_list(self, value: Any, field: str, read: Callable[[Any, str], _T]) -> tuple[_T, ...]:

@@ -81,7 +81,7 @@ def explain_from(
     num_sms = num_sms or model.num_sms
     choice = answer or chooser.choose(problem.dims)
     if choice is None:
-        raise NoModelError(f"{model.path or 'the model'}: no configuration is legal for {_describe(problem)}")
+        raise nothing_legal(model, problem)
     ranked = chooser.rank(problem.dims)
     predicted_us = next(entry.latency_us for entry in ranked if entry.config == choice.config)
     rival = next((entry for entry in ranked if entry.config != choice.config), None)
@@ -102,6 +102,8 @@ def explain_from(
         num_sms=num_sms,
         is_scaled=num_sms != model.num_sms,
         model=model.path,
+        is_measured=choice.source is Source.EXACT,
+        is_stand_in=chooser.is_stand_in,
     )
 
 
@@ -123,6 +125,14 @@ def chooser_for(
     module = import_module(_entry(problem)[0])
     chooser: FamilyChooser = module.chooser_for(model, problem, num_sms, use_exact=use_exact)
     return chooser
+
+
+def nothing_legal(model: FamilyFile, problem: Problem) -> NoModelError:
+    """Return the error of a problem that no configuration of a model may be launched on."""
+    return NoModelError(
+        f"{model.path or 'the model'}: no configuration is legal for {_describe(problem)}; a grid has at most "
+        "2**31 - 1 CTAs, and TMA needs operands aligned to 16 bytes"
+    )
 
 
 def _answer(problem: Problem, arch: str | None, num_sms: int | None, numerics: str, on_miss: str) -> FamilyChoice:

@@ -100,6 +100,8 @@ class FamilyChooser:
         Configurations that the kernel still has; all if not given.
     use_exact : bool, default=True
         Whether measured keys are looked up; evaluation turns it off.
+    is_stand_in : bool, default=False
+        Whether it answers for a layout that has no model of its own. Then nothing was measured, and nothing is near.
     """
 
     def __init__(
@@ -110,15 +112,18 @@ class FamilyChooser:
         *,
         usable: Container[KernelConfig] | None = None,
         use_exact: bool = True,
+        is_stand_in: bool = False,
     ) -> None:
         self.model = model
         self.num_sms = num_sms or model.num_sms
+        self.is_stand_in = is_stand_in
         self._shape = shape
         self._places = [i for i, form in enumerate(model.forms) if usable is None or form.config in usable]
         self._forms = [model.forms[place] for place in self._places]
         self._trees = trees_of(model)
-        # What was measured on the whole GPU says little about a part of it.
-        self._exact = model.exact if use_exact and self.num_sms == model.num_sms else {}
+        # What was measured on the whole GPU says little about a part of it, or about other kernels.
+        has_exact = use_exact and not is_stand_in and self.num_sms == model.num_sms
+        self._exact = model.exact if has_exact else {}
 
     def choose(self, dims: tuple[int, ...]) -> FamilyChoice | None:
         """Return the configuration for a key; equal predictions go to the form that is first in the file.
@@ -184,8 +189,11 @@ class FamilyChooser:
         return self._latencies(dims)[self._places.index(place)] / latency_us
 
     def is_near(self, dims: tuple[int, ...]) -> bool:
-        """Whether every size is within `RANGE_OCTAVES` of those that were measured, on the GPU that was measured."""
+        """Whether every size is within `RANGE_OCTAVES` of those that were measured, on the GPU that was measured.
+
+        Nothing is near a model that stands in.
+        """
         reach = 2.0**RANGE_OCTAVES
         bounds = (self.model.fit_range[name] for name in self.model.dims)
         is_inside = all(low / reach <= size <= high * reach for size, (low, high) in zip(dims, bounds, strict=True))
-        return is_inside and self.num_sms == self.model.num_sms
+        return is_inside and self.num_sms == self.model.num_sms and not self.is_stand_in

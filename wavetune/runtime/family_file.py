@@ -16,7 +16,7 @@ from typing import Any
 from wavetune.core.arch import find_arch
 from wavetune.core.config import KernelConfig
 from wavetune.errors import ConfigError, ModelFileError, WavetuneError
-from wavetune.runtime.document_reader import DocumentReader
+from wavetune.runtime.document_reader import MAX_NUMBER, DocumentReader
 from wavetune.runtime.family_correction import MAX_DEPTH, FamilyCorrection, Node, feature_names
 from wavetune.runtime.json_document import (
     block,
@@ -120,11 +120,16 @@ def family_file_name(kernel: str, dtype: str, layout: str = "") -> str:
     return "-".join(part for part in parts if part) + ".json"
 
 
+def is_family_data(data: bytes) -> bool:
+    """Whether the beginning of a file says that it is the model of a kernel with its own mapping."""
+    return f'"{FAMILY_SCHEMA}"'.encode() in data[:_HEAD_BYTES]
+
+
 def is_family_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that it is the model of a kernel with its own mapping; looks at its first line only."""
     try:
         with open(path, "rb") as file:
-            return f'"{FAMILY_SCHEMA}"'.encode() in file.read(_HEAD_BYTES)
+            return is_family_data(file.read(_HEAD_BYTES))
     except OSError:
         return False
 
@@ -310,9 +315,7 @@ class _FamilyReader(DocumentReader):
         )
 
     def _as_signed(self, value: Any, field: str) -> float:
-        if type(value) not in (int, float):
-            self.fail(field, f"expected a number, got {str(value)[:40]!r}")
-        return float(value)
+        return self._as_number(value, field, -MAX_NUMBER)
 
     def _bounds(self, document: dict[str, Any], name: str) -> tuple[int, int]:
         ranges = self._as_object(self._get(document, "fit_range"), "fit_range")

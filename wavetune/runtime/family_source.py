@@ -6,8 +6,7 @@ from wavetune.errors import ModelFileError
 from wavetune.mapping.kernel_mapping import KernelMapping
 from wavetune.mapping.source_digest import mapping_digest
 from wavetune.runtime.family_file import FamilyFile, family_file_name, read_family
-from wavetune.runtime.locate import model_folders
-from wavetune.runtime.sources import check_triton, warn_once
+from wavetune.runtime.sources import check_key, check_triton, found_files, warn_once
 
 
 def find_family_model(mapping: KernelMapping, dtype: str, layout: str, arch: str) -> FamilyFile | None:
@@ -22,15 +21,12 @@ def find_family_model(mapping: KernelMapping, dtype: str, layout: str, arch: str
     arch : str
         GPU.
     """
-    name = family_file_name(mapping.name, dtype, layout)
-    for folder in model_folders():
-        path = folder / arch / name
-        if not path.exists():
-            continue
+    for path in found_files(arch, family_file_name(mapping.name, dtype, layout)):
         try:
             model = read_family(path)
-            _check(model, mapping, (mapping.name, dtype, layout, arch))
+            check_key(model, (mapping.name, dtype, layout, arch))
             check_triton(str(path), model.provenance)
+            check_mapping(model, mapping)
         except ModelFileError as error:
             warn_once(f"{error}; the next source answers")
         else:
@@ -38,11 +34,14 @@ def find_family_model(mapping: KernelMapping, dtype: str, layout: str, arch: str
     return None
 
 
-def _check(model: FamilyFile, mapping: KernelMapping, key: tuple[str, str, str, str]) -> None:
-    found = (model.kernel, model.dtype, model.layout, model.arch)
-    for field, value, expected in zip(("kernel", "dtype", "layout", "arch"), found, key, strict=True):
-        if value != expected:
-            raise ModelFileError(f"{model.path}: field {field}: {value!r}, but its place says {expected!r}; move it")
+def check_mapping(model: FamilyFile, mapping: KernelMapping) -> None:
+    """Refuse a model that was fitted with another mapping than the kernel's.
+
+    Raises
+    ------
+    ModelFileError
+        If the integers of its keys, or the functions that map them, differ.
+    """
     if model.dims != mapping.dims:
         raise ModelFileError(
             f"{model.path}: field dims: {list(model.dims)}, but the kernel's key has {list(mapping.dims)}; "

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from wavetune.core.dtype import DTYPES
 from wavetune.core.problem import GEMM_LAYOUTS, GemmProblem
-from wavetune.errors import ArchError
+from wavetune.errors import ArchError, ModelFileError
 from wavetune.runtime.device import resolve_device
+from wavetune.runtime.json_document import read_bytes
 from wavetune.runtime.locate import all_model_files
 from wavetune.runtime.settings import settings
 from wavetune.runtime.tables import load_stored
@@ -78,6 +79,6 @@ def _stored_lines(arch: str | None, num_sms: int | None) -> Iterator[str]:
 
 def _content(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
+        return hashlib.sha256(read_bytes(path)).hexdigest()
+    except ModelFileError:
         return "unreadable"

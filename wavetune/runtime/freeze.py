@@ -45,6 +45,7 @@ def freeze(
     device = resolve_device(arch, num_sms)
     on_miss = policy(on_miss)
     entries: dict[GemmProblem, tuple[KernelConfig, float]] = {}
+    predicted: set[GemmProblem] = set()
     defaults: dict[ModelKey, KernelConfig] = {}
     for problem in problems:
         if problem.is_empty or problem in entries:
@@ -52,6 +53,8 @@ def freeze(
         resolver = find_resolver(problem, device.arch.name, device.num_sms, numerics)
         choice = resolver.explain(problem, on_miss, is_listed=False)
         entries[problem] = (choice.config, choice.latency_us)
+        if not choice.is_measured:
+            predicted.add(problem)
         key = (problem.kernel, problem.dtype, problem.layout)
         if key not in defaults:
             # Of the empty problem: the default without a look at any shape.
@@ -67,4 +70,5 @@ def freeze(
             "fingerprint": fingerprint(device.arch.name, device.num_sms),
             "versions": {"wavetune": getattr(sys.modules.get("wavetune"), "__version__", "")},
         },
+        predicted=frozenset(predicted),
     )

@@ -15,9 +15,9 @@ from wavetune.errors import NoModelError, ProblemError, ProblemTypeError
 from wavetune.mapping.grouped_gemm import map_grouped_gemm, widest_groups
 from wavetune.mapping.grouped_shape import grouped_mapping
 from wavetune.mapping.kernel_mapping import LaunchShape
-from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.choice import RankedConfig, Source
 from wavetune.runtime.device import Device, resolve_device
+from wavetune.runtime.families import nothing_legal
 from wavetune.runtime.family_chooser import FamilyChoice, FamilyChooser
 from wavetune.runtime.family_file import FamilyFile
 from wavetune.runtime.family_source import find_family_model
@@ -204,7 +204,7 @@ def choose_grouped_gemm_for_graph(
     if not isinstance(prior, RoutingPrior):
         raise ProblemTypeError(f"prior must be a RoutingPrior, got {prior!r}")
     problem = GroupedGemmProblem(widest_groups(experts, tokens), n, k, dtype, layout, alignment)
-    forms = find_forms(dtype, layout, arch, num_sms)
+    forms = find_forms(problem.dtype, layout, arch, num_sms)
     key = ("any", problem, top_k, prior, forms.arch.name, forms.num_sms)
     return _remembered(key, lambda: _least_regret(forms, problem, top_k, prior)).config
 
@@ -230,7 +230,7 @@ def find_forms(dtype: str, layout: str, arch: str | None, num_sms: int | None) -
             memory.models[place] = find_family_model(mapping, dtype, stored, device.arch.name)
         model = memory.models[place]
         if model is not None:
-            forms = memory.forms[key] = GroupedForms(model, device.num_sms)
+            forms = memory.forms[key] = GroupedForms(model, device.num_sms, is_stand_in=layout != model.layout)
             return forms
     raise NoModelError(
         f"no model of grouped_gemm for {dtype} and {layout} on {device.arch.name}; calibrate one, or let the launcher "
@@ -263,11 +263,13 @@ def chooser_for(
             return LaunchShape(0, 0, 0, 0)
         return map_grouped_gemm(problem, config, arch).launch_shape()
 
-    needs_alignment = problem.alignment < TMA_ALIGNMENT
-    legal = {form.config for form in model.forms if not (needs_alignment and form.config["load"] == "tma")}
+    legal = {model.forms[place].config for place in GroupedForms(model, num_sms).legal(problem)}
     # What was measured is the histogram that the key stands for; another of the same key is not it.
-    is_measured = problem.layout == model.layout and problem.canonical() == problem
-    return FamilyChooser(model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured)
+    is_measured = problem.canonical() == problem
+    return FamilyChooser(
+        model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured,
+        is_stand_in=problem.layout != model.layout,
+    )  # fmt: skip
 
 
 def find_model(problem: GroupedGemmProblem, device: Device) -> FamilyFile:
@@ -278,7 +280,7 @@ def find_model(problem: GroupedGemmProblem, device: Device) -> FamilyFile:
 def _choose(forms: GroupedForms, problem: GroupedGemmProblem) -> FamilyChoice:
     legal = forms.legal(problem)
     if not legal:
-        raise NoModelError(f"{forms.model.path}: no configuration is legal for {problem.kernel} {problem.dims}")
+        raise nothing_legal(forms.model, problem)
     if problem.is_empty or settings().disable:
         return _default(forms, problem)
     if problem.dims in forms.model.exact:
@@ -302,7 +304,7 @@ def _least_regret(
 ) -> FamilyChoice:
     legal = forms.legal(problem)
     if not legal:
-        raise NoModelError(f"{forms.model.path}: no configuration is legal for {problem.kernel} {problem.dims}")
+        raise nothing_legal(forms.model, problem)
     if problem.is_empty or settings().disable:
         return _default(forms, problem)
     histograms = prior.histograms(problem.experts, problem.tokens, top_k)

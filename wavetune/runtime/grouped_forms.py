@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from wavetune.core.arch import ArchSpec, find_arch
 from wavetune.core.config import KernelConfig
 from wavetune.core.grouped_problem import GroupedGemmProblem
+from wavetune.core.problem import MAX_DIMENSION
 from wavetune.mapping.grouped_gemm import (
     grouped_bytes,
     grouped_reread_bytes,
@@ -39,6 +40,8 @@ class GroupedForms:
         A checked model of grouped GEMM.
     num_sms : int, optional
         SMs that launches may use; the model's own count if not given.
+    is_stand_in : bool, default=False
+        Whether the model answers for a layout that has none of its own.
 
     Attributes
     ----------
@@ -50,15 +53,16 @@ class GroupedForms:
         Whether a key is near what was measured, see `wavetune.runtime.family_chooser.FamilyChooser.is_near`.
     """
 
-    def __init__(self, model: FamilyFile, num_sms: int | None = None) -> None:
+    def __init__(self, model: FamilyFile, num_sms: int | None = None, *, is_stand_in: bool = False) -> None:
         self.model = model
         self.arch: ArchSpec = find_arch(model.arch)
         self.num_sms = num_sms or model.num_sms
         self.configs = tuple(form.config for form in model.forms)
         self.shape = GroupedShaper(model.dtype, model.layout, self.arch)
-        self.is_near = FamilyChooser(model, self.shape, self.num_sms).is_near
+        self.is_near = FamilyChooser(model, self.shape, self.num_sms, is_stand_in=is_stand_in).is_near
         self._sizes = [_tile(config) for config in self.configs]
         self._heights = sorted({block_m for block_m, *_ in self._sizes})
+        self._least_width = min(block_n for _, block_n, *_ in self._sizes)
         self._forms = [
             (*tile, form.ctas_per_sm * self.num_sms, form.config["schedule"] == "tile", form.coefficients)
             for tile, form in zip(self._sizes, model.forms, strict=True)
@@ -68,9 +72,12 @@ class GroupedForms:
 
     def legal(self, problem: GroupedGemmProblem) -> list[int]:
         """Return the forms that may be launched on a problem."""
+        places = list(range(len(self.configs)))
+        if not _fits_grid(problem, self._heights[0], self._least_width):
+            places = [index for index in places if _fits_grid(problem, *self._sizes[index][:2])]
         if problem.alignment >= TMA_ALIGNMENT:
-            return list(range(len(self.configs)))
-        return [index for index, needs in enumerate(self._needs_alignment) if not needs]
+            return places
+        return [index for index in places if not self._needs_alignment[index]]
 
     def latencies(self, problem: GroupedGemmProblem, indices: Sequence[int], *, is_known: bool = True) -> list[float]:
         """Predict a problem, microseconds.
@@ -134,6 +141,12 @@ class GroupedForms:
         if not is_known:
             latencies = [latency_us + more for latency_us, more in zip(latencies, surplus_us, strict=True)]
         return latencies
+
+
+def _fits_grid(problem: GroupedGemmProblem, block_m: int, block_n: int) -> bool:
+    """Whether a launch for any histogram of the tokens has fewer CTAs than a grid may have."""
+    rows = launched_tile_rows(problem.experts, problem.tokens, block_m)
+    return rows * -(-problem.n // block_n) <= MAX_DIMENSION
 
 
 def _tile(config: KernelConfig) -> tuple[int, int, int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,9 @@ from wavetune.runtime.document_reader import DocumentReader
 
 _BUILT_IN = ("_sha2", "_sha256")
 """Modules of the interpreter with SHA-256 alone, since and before Python 3.12."""
+
+MAX_BYTES = 1 << 27
+"""Of a file that is read; the largest shipped model has 1 MB."""
 
 _DIGEST_MARK = b'"digest": "sha256:'
 _DIGEST_HEX = 64
@@ -108,17 +112,23 @@ def encode_document(schema: str, version: int, rows: Sequence[tuple[str, str]]) 
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Read a file.
+    """Read a file, a pipe or a device; opened once.
 
     Raises
     ------
     ModelFileError
-        If it cannot be read.
+        If it cannot be read, or is larger than `MAX_BYTES`.
     """
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            # A device such as /dev/zero has no end.
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            data = file.read(-1 if is_file else MAX_BYTES + 1)
     except OSError as error:
         raise ModelFileError(f"{os.fspath(path)}: cannot read: {error.strerror or error}") from None
+    if len(data) > MAX_BYTES:
+        raise ModelFileError(f"{os.fspath(path)}: cannot read: more than {MAX_BYTES >> 20} MB, which no model has")
+    return data
 
 
 def write_bytes(data: bytes, path: str | os.PathLike[str]) -> None:

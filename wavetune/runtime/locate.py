@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from wavetune.runtime.settings import settings
 
 MODELS_VARIABLE = "WAVETUNE_MODELS"
 """Environment variable: folders, separated as in PATH, that are searched before the shipped models."""
+
+_LAYOUT = "models lie in it by their GPU, as nvidia-h200/gemm-bf16.json"
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -18,7 +21,19 @@ def model_folders() -> list[Path]:
     folders = list(settings().models)
     # An installed wheel carries the models inside the package; a checkout has them beside it.
     folders += [_PACKAGE / "_data" / "models", _PACKAGE.parent / "models"]
-    return [folder for folder in folders if folder.is_dir()]
+    return [folder for folder in folders if os.path.isdir(folder)]
+
+
+def unusable_folders() -> Iterator[str]:
+    """Yield what is wrong with folders that the settings name and in which no model can be found."""
+    for folder in settings().models:
+        try:
+            names = os.listdir(folder)
+        except OSError as error:
+            yield f"models folder {folder.absolute()} cannot be listed: {error.strerror or error}; {_LAYOUT}"
+            continue
+        if any(name.endswith(".json") for name in names) and not any(folder.glob("*/*.json")):
+            yield f"models folder {folder.absolute()}: the files that lie in it are not found; {_LAYOUT}"
 
 
 def model_file_name(kernel: str, dtype: str, layout: str) -> str:
@@ -32,7 +47,7 @@ def find_model_file(arch: str, kernel: str, dtype: str, layout: str) -> Path | N
     name = model_file_name(kernel, dtype, layout)
     for folder in model_folders():
         path = folder / arch / name
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     return None
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from wavetune.core.problem import GemmProblem
 from wavetune.core.shorthand import format_sizes
+from wavetune.errors import WorkloadError
 from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.choice import Source
 from wavetune.runtime.sources import warn_once
@@ -169,8 +170,10 @@ def write_misses(path: str | os.PathLike[str]) -> int:
     Raises
     ------
     WorkloadError
-        If the file cannot be written.
+        If ``path`` is no path, or the file cannot be written.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise WorkloadError(f"path must be the path of the file to write, got {path!r}")
     from wavetune.core.workload import Workload
 
     found = misses()

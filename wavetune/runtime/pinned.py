@@ -30,7 +30,11 @@ from wavetune.runtime.json_document import (
 from wavetune.runtime.numerics import check_numerics
 
 PINNED_SCHEMA = "wavetune-pinned"
-PINNED_SCHEMA_VERSION = 1
+PINNED_SCHEMA_VERSION = 2
+"""Since version 2 a row says whether its latency was measured."""
+
+_MEASURED, _PREDICTED = "measured", "predicted"
+_COLUMNS = ("dtype", "layout", "m", "n", "k", "alignment", "config", "latency_us", "latency_source")
 
 ModelKey = tuple[str, str, str]
 """Kernel, dtype, layout."""
@@ -56,6 +60,8 @@ class PinnedTable:
         Version, date, fingerprint of the tables that it was frozen from.
     digest, path : str
         ``sha256:`` of the file, and where it was read from; empty for a table in memory.
+    predicted : frozenset of GemmProblem
+        Those whose latency nobody measured.
     """
 
     arch: str
@@ -66,6 +72,7 @@ class PinnedTable:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
     path: str = ""
+    predicted: frozenset[GemmProblem] = frozenset()
 
     @property
     def configs(self) -> tuple[KernelConfig, ...]:
@@ -105,9 +112,12 @@ def write_pinned(table: PinnedTable, path: str | os.PathLike[str]) -> None:
     configs = sorted(table.configs, key=lambda config: tuple(map(str, config.items())))
     position = {config: index for index, config in enumerate(configs)}
     entries = sorted(
-        (problem.dtype, problem.layout, *problem.dims, problem.alignment, position[config], latency_us)
+        (
+            problem.dtype, problem.layout, *problem.dims, problem.alignment, position[config],
+            None if math.isnan(latency_us) else latency_us, _PREDICTED if problem in table.predicted else _MEASURED,
+        )
         for problem, (config, latency_us) in table.entries.items()
-    )
+    )  # fmt: skip
     rows = [
         ("arch", dump(table.arch)),
         ("num_sms", dump(table.num_sms)),
@@ -115,11 +125,8 @@ def write_pinned(table: PinnedTable, path: str | os.PathLike[str]) -> None:
         ("provenance", block(table.provenance)),
         ("configs", lines([dump(dict(config)) for config in configs], "[]")),
         ("defaults", lines([dump([*key, position[config]]) for key, config in sorted(table.defaults.items())], "[]")),
-        ("columns", dump(["dtype", "layout", "m", "n", "k", "alignment", "config", "latency_us"])),
-        (
-            "entries",
-            lines([dump([*entry[:-1], None if math.isnan(entry[-1]) else entry[-1]]) for entry in entries], "[]"),
-        ),
+        ("columns", dump(list(_COLUMNS))),
+        ("entries", lines([dump(entry) for entry in entries], "[]")),
     ]
     write_bytes(encode_document(PINNED_SCHEMA, PINNED_SCHEMA_VERSION, rows), Path(path))
 
@@ -130,16 +137,17 @@ class _PinnedReader(DocumentReader):
         configs = self._as_list(
             self._get(document, "configs"), "configs", lambda value, where: self._config(value, where, GEMM)
         )
-        entries = self._as_list(
+        rows = self._as_list(
             self._get(document, "entries"), "entries", lambda value, where: self._entry(value, where, configs, arch)
         )
-        if len(dict(entries)) != len(entries):
+        entries = {problem: pinned for problem, pinned, _ in rows}
+        if len(entries) != len(rows):
             self.fail("entries", "the same problem appears twice")
         return PinnedTable(
             arch=arch.name,
             num_sms=self._as_integer(self._get(document, "num_sms"), "num_sms", 1, arch.num_sms),
             numerics=check_numerics(self.string(document, "numerics")),
-            entries=dict(entries),
+            entries=entries,
             defaults=dict(
                 self._as_list(
                     self._get(document, "defaults"),
@@ -150,14 +158,19 @@ class _PinnedReader(DocumentReader):
             provenance=self._as_object(self._get(document, "provenance"), "provenance"),
             digest=digest,
             path=self._name,
+            predicted=frozenset(problem for problem, _, is_measured in rows if not is_measured),
         )
 
     def _entry(
         self, value: Any, where: str, configs: tuple[KernelConfig, ...], arch: ArchSpec
-    ) -> tuple[GemmProblem, tuple[KernelConfig, float]]:
-        if not isinstance(value, list) or len(value) != 8:
-            self.fail(where, "expected dtype, layout, m, n, k, alignment, a configuration and a latency")
-        dtype, layout, *numbers, latency_us = value
+    ) -> tuple[GemmProblem, tuple[KernelConfig, float], bool]:
+        """Return a problem, what is pinned for it, and whether its latency was measured."""
+        if isinstance(value, list) and len(value) == len(_COLUMNS) - 1:
+            # Version 1 does not say; what is not known to be measured counts as predicted.
+            value = [*value, _PREDICTED]
+        if not isinstance(value, list) or len(value) != len(_COLUMNS) or value[-1] not in (_MEASURED, _PREDICTED):
+            self.fail(where, f"expected {', '.join(_COLUMNS)}, the last one {_MEASURED} or {_PREDICTED}")
+        dtype, layout, *numbers, latency, latency_source = value
         m, n, k = (self._as_integer(size, where, 1, MAX_DIMENSION) for size in numbers[:3])
         alignment = self._as_integer(numbers[3], where, 1, 16)
         config = configs[self._as_integer(numbers[4], where, 0, len(configs) - 1)]
@@ -165,7 +178,10 @@ class _PinnedReader(DocumentReader):
         reason = gemm_illegal_reason(problem, config, arch) or launch_limit_reason(problem, config, arch)
         if reason is not None:
             self.fail(where, f"its configuration is not legal: {reason}")
-        return problem, (config, math.nan if latency_us is None else self._as_number(latency_us, where))
+        latency_us = math.nan if latency is None else self._as_number(latency, where)
+        if latency_us == 0.0:
+            self.fail(where, "a latency is positive")
+        return problem, (config, latency_us), latency_source == _MEASURED
 
     def _default(self, value: Any, where: str, configs: tuple[KernelConfig, ...]) -> tuple[ModelKey, KernelConfig]:
         if not isinstance(value, list) or len(value) != 4 or not all(isinstance(word, str) for word in value[:3]):

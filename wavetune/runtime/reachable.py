@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import CONTIGUOUS, GemmProblem
-from wavetune.errors import ProblemError
+from wavetune.errors import ProblemError, ProblemTypeError
 from wavetune.runtime.choose import find_resolver, policy
 
 MAX_ROWS = 1 << 20
@@ -16,7 +18,7 @@ def reachable_configs(
     k: int,
     m_range: tuple[int, int] = (1, 8192),
     *,
-    dtype: str = "bf16",
+    dtype: Any = "bf16",
     layout: str = "nk",
     alignment: int = CONTIGUOUS,
     arch: str | None = None,
@@ -46,10 +48,15 @@ def reachable_configs(
 
     Raises
     ------
+    ProblemTypeError
+        If the range is no pair of integers.
     ProblemError
-        If the range is empty or holds more than `MAX_ROWS` values.
+        If it is empty or holds more than `MAX_ROWS` values.
     """
-    low, high = m_range
+    try:
+        low, high = m_range
+    except (TypeError, ValueError):
+        raise ProblemTypeError(f"m_range must be a pair, (smallest m, largest m), got {m_range!r}") from None
     first, last = (GemmProblem(m, n, k, dtype, layout, alignment) for m in (low, high))
     if not first.m <= last.m < first.m + MAX_ROWS:
         raise ProblemError(f"m_range must be (smallest, largest) with at most {MAX_ROWS} values, got {m_range}")

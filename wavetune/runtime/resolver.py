@@ -196,8 +196,11 @@ class Resolver:
         known = answer.known
         latency_us = None if known is None else known.latency_us
         table = None if known is None else known.table
+        is_measured = known is not None and known.is_measured
         if self._chooser is not None:
-            return self._chooser.describe(problem, answer.config, answer.source, latency_us, table)
+            return self._chooser.describe(
+                problem, answer.config, answer.source, latency_us, table, is_measured=is_measured
+            )
         table = table or self._tables.pinned_path
         if problem.is_empty:
             return Choice(answer.config, answer.source, 0.0, 0, 0, 0, 0, None, 0.0, table, self.key.num_sms)
@@ -205,7 +208,7 @@ class Resolver:
         latency_us = math.nan if latency_us is None else latency_us
         return Choice(
             answer.config, answer.source, latency_us, mapping.grid_size, mapping.loop_trips, 0, 0, None, math.inf,
-            table, self.key.num_sms,
+            table, self.key.num_sms, is_measured=is_measured,
         )  # fmt: skip
 
     def _beyond(self, problem: GemmProblem, answer: Answer, on_miss: str) -> Answer:

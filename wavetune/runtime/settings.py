@@ -124,7 +124,13 @@ def _text(value: Any) -> str:
 def _path(value: Any) -> Path:
     if not isinstance(value, str | os.PathLike):
         raise TypeError("expected a path")
-    return Path(value).expanduser()
+    path = Path(value)
+    if "\0" in str(path):
+        raise ValueError("expected a path without NUL characters")
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("expected a path; ~ stands for no home folder here") from None
 
 
 def _paths(value: Any) -> tuple[Path, ...]:

@@ -6,14 +6,18 @@ A damaged or foreign file is passed over with one warning that names file and fi
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wavetune.errors import ModelFileError
 from wavetune.runtime.codec import read_model
-from wavetune.runtime.locate import model_file_name, model_folders
+from wavetune.runtime.locate import model_file_name, model_folders, unusable_folders
 from wavetune.runtime.model_file import ModelFile
+
+if TYPE_CHECKING:
+    from wavetune.runtime.family_file import FamilyFile
 
 logger = logging.getLogger("wavetune")
 
@@ -31,16 +35,48 @@ def find_model(kernel: str, dtype: str, layout: str, arch: str) -> tuple[ModelFi
         What is wrong with the files before it.
     """
     refused: list[str] = []
-    for path in _model_paths(kernel, dtype, layout, arch):
+    for path in found_files(arch, model_file_name(kernel, dtype, layout)):
         try:
             model = read_model(path)
-            _check_place(model, (kernel, dtype, layout, arch))
+            check_key(model, (kernel, dtype, layout, arch))
             check_triton(str(path), model.provenance)
             return model, tuple(refused)
         except ModelFileError as error:
             refused.append(str(error))
             warn_once(f"{error}; the next source answers")
     return None, tuple(refused)
+
+
+def found_files(arch: str, name: str) -> Iterator[Path]:
+    """Yield the files of this name for a GPU, in search order; folders that cannot be searched are warned of once."""
+    for complaint in unusable_folders():
+        warn_once(complaint)
+    for folder in model_folders():
+        path = folder / arch / name
+        # Where it cannot be told whether there is one, reading says why.
+        if not _is_absent(path):
+            yield path
+
+
+def check_key(model: ModelFile | FamilyFile, key: tuple[str, str, str, str]) -> None:
+    """Refuse a file that is for something else than was looked for.
+
+    Parameters
+    ----------
+    model : ModelFile or FamilyFile
+        As it was read.
+    key : tuple of str
+        Kernel, dtype, layout and GPU that its place stands for.
+
+    Raises
+    ------
+    ModelFileError
+        Naming the field.
+    """
+    found = (model.kernel, model.dtype, model.layout, model.arch)
+    for field, value, expected in zip(("kernel", "dtype", "layout", "arch"), found, key, strict=True):
+        if value != expected:
+            raise ModelFileError(f"{model.path}: field {field}: {value!r}, but its place says {expected!r}; move it")
 
 
 def check_triton(name: str, provenance: Any) -> None:
@@ -78,16 +114,9 @@ def forget_warnings() -> None:
     _warned.clear()
 
 
-def _model_paths(kernel: str, dtype: str, layout: str, arch: str) -> Iterator[Path]:
-    name = model_file_name(kernel, dtype, layout)
-    for folder in model_folders():
-        path = folder / arch / name
-        if path.exists():
-            yield path
-
-
-def _check_place(model: ModelFile, key: tuple[str, str, str, str]) -> None:
-    found = (model.kernel, model.dtype, model.layout, model.arch)
-    for field, value, expected in zip(("kernel", "dtype", "layout", "arch"), found, key, strict=True):
-        if value != expected:
-            raise ModelFileError(f"{model.path}: field {field}: {value!r}, but its place says {expected!r}; move it")
+def _is_absent(path: Path) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError)
+    return False

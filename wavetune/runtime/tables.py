@@ -36,11 +36,14 @@ class KnownChoice(NamedTuple):
         Measured or pinned latency, microseconds; NaN if nobody knows it.
     table : str
         File that it comes from.
+    is_measured : bool, default=True
+        Whether the latency was measured.
     """
 
     config: KernelConfig
     latency_us: float
     table: str
+    is_measured: bool = True
 
 
 _Key = tuple[tuple[int, int, int], int]
@@ -149,7 +152,9 @@ class Tables:
         for problem, (config, latency_us) in table.entries.items():
             if (problem.kernel, problem.dtype, problem.layout) != name:
                 continue
-            self.known[problem.dims, problem.alignment] = KnownChoice(config, latency_us, table.path)
+            self.known[problem.dims, problem.alignment] = KnownChoice(
+                config, latency_us, table.path, is_measured=problem not in table.predicted
+            )
             order = reduction_order(config, self._device.arch) if is_invariant else None
             if order is not None:
                 self.pinned_orders.setdefault((problem.n, problem.k, problem.alignment >= TMA_ALIGNMENT), order)
@@ -217,11 +222,13 @@ _stores: dict[object, UserStore] = {}
 
 
 def _missing_model(name: tuple[str, str, str], arch: str, refused: tuple[str, ...]) -> str:
+    place = f"{arch}/{model_file_name(*name)}"
+    if refused:
+        return f"no model {place} that can be used; refused: {'; '.join(refused)}"
     found = ", ".join(f"{path.parent.name}/{path.name}" for path in all_model_files()) or "none"
     folders = ", ".join(map(str, model_folders())) or "none"
-    bad = f"; refused: {'; '.join(refused)}" if refused else ""
     return (
-        f"no model {arch}/{model_file_name(*name)}; found: {found}; searched: {folders}{bad}. "
+        f"no model {place}; found: {found}; searched: {folders}. "
         "Make one with `wavetune calibrate` or `wavetune fit`, or add its folder to WAVETUNE_MODELS"
     )
 

@@ -22,7 +22,7 @@ class TableAnswer:
     config : KernelConfig
         The answer: the tables' choice, or the default where the choice is not better by the margin.
     latency_us : float
-        Measured for exact answers, else predicted; NaN where nothing is known.
+        Measured or predicted; NaN where nothing is known.
     default : KernelConfig
         The model's default configuration.
     default_us : float
@@ -31,6 +31,8 @@ class TableAnswer:
         Where the answer comes from; ``default`` if it was pinned.
     is_pinned : bool
         Whether the default took the place of a choice.
+    is_measured : bool
+        Whether the latency was measured.
     """
 
     config: KernelConfig
@@ -39,6 +41,7 @@ class TableAnswer:
     default_us: float
     source: Source
     is_pinned: bool = False
+    is_measured: bool = False
 
 
 def answer_problem(problem: GemmProblem, device: Device, margin: float) -> TableAnswer:
@@ -62,7 +65,9 @@ def answer_problem(problem: GemmProblem, device: Device, margin: float) -> Table
     is_proved = choice.source in (Source.EXACT, Source.FORCED, Source.DEFAULT)
     if not is_proved and choice.config != default and choice.latency_us > (1.0 - margin) * default_us:
         return TableAnswer(default, default_us, default, default_us, Source.DEFAULT, True)
-    return TableAnswer(choice.config, choice.latency_us, default, default_us, choice.source)
+    return TableAnswer(
+        choice.config, choice.latency_us, default, default_us, choice.source, is_measured=choice.is_measured
+    )
 
 
 def predictions(problem: GemmProblem, device: Device) -> dict[KernelConfig, float]:

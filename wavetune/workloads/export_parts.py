@@ -101,7 +101,7 @@ def answerable_entries(
         If those are none for want of a model.
     """
     chosen = []
-    missing: NoModelError | None = None
+    missing: dict[str, NoModelError] = {}
     for entry in workload.entries:
         problem = entry.key.gemm_problem()
         if problem is None:
@@ -110,12 +110,14 @@ def answerable_entries(
         try:
             find_resolver(problem, device.arch.name, device.num_sms, "any")
         except NoModelError as error:
-            missing = error
-            left_out.add(f"no tables of {device.arch.name} for {problem.dtype} {problem.layout}")
+            reason = f"no tables of {device.arch.name} for {problem.dtype} {problem.layout}"
+            missing[reason] = error
+            left_out.add(reason)
             continue
         chosen.append((entry, problem))
-    if not chosen and missing is not None:
-        raise missing
+    if not chosen and missing:
+        # Of the most entries: that model is missed most.
+        raise missing[max(missing, key=left_out.reasons.__getitem__)]
     return chosen
 
 

@@ -15,7 +15,6 @@ from wavetune.core.problem import GemmProblem
 from wavetune.core.shorthand import describe_config
 from wavetune.core.workload import Workload
 from wavetune.errors import NoModelError, WorkloadError
-from wavetune.runtime.choice import Source
 from wavetune.runtime.device import Device
 from wavetune.workloads import tuned_json_export as tuned_json
 from wavetune.workloads.aiter_export import aiter_triton
@@ -137,7 +136,7 @@ def _quicktune(workload: Workload, device: Device, margin: float) -> Export:
             "tuned_solution_idx": describe_config(answer.config),
             "baseline/tuned": ratio_cell(answer.default_us, answer.latency_us) if not any(failed) else "",
             "status": _STATUS[failed],
-            "latency_source": "measured" if answer.source is Source.EXACT else "predicted",
+            "latency_source": "measured" if answer.is_measured else "predicted",
         }
         rows.append(cells)
     left_out.refuse_nothing(len(rows), "quicktune-csv")
