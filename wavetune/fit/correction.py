@@ -8,13 +8,10 @@ Neither is ever part of a model file: `wavetune.fit.lattice` distils them into t
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.linalg import solve
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.metrics.pairwise import rbf_kernel
-from threadpoolctl import threadpool_limits
 
 from wavetune.fit.points import GemmPoints
 from wavetune.store.table import FloatArray
@@ -43,11 +40,6 @@ _SCALES = {
 }  # fmt: skip
 # In double precision, since distances between single-precision rows are computed in small converted pieces.
 _SCALE = np.array(list(_SCALES.values()), dtype=np.float64)
-
-
-def _one_thread() -> Any:
-    """Keep OpenMP to one thread: on a busy machine the boosting's threads wait for each other, many times its work."""
-    return threadpool_limits(limits=1, user_api="openmp")
 
 
 def features(points: GemmPoints) -> FloatArray:
@@ -145,8 +137,7 @@ class ResidualCorrection:
             early_stopping=False,
             random_state=self.random_state,
         )
-        with _one_thread():
-            self._thresholds = boosting.fit(x, target, sample_weight=weight)
+        self._thresholds = boosting.fit(x, target, sample_weight=weight)
         rng = np.random.default_rng(self.random_state)
         self._smooth = _SmoothRegressor().fit(x * _SCALE, target, weight, rng)
         return self
@@ -156,8 +147,6 @@ class ResidualCorrection:
         x = features(points)
         if not len(x):
             return np.zeros(0)
-        with _one_thread():
-            thresholds = self._thresholds.predict(x)
-        mean = 0.5 * (thresholds + self._smooth.predict(x * _SCALE))
+        mean = 0.5 * (self._thresholds.predict(x) + self._smooth.predict(x * _SCALE))
         clipped: FloatArray = np.clip(mean, -MAX_LOG_CORRECTION, MAX_LOG_CORRECTION)
         return clipped

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
-from threadpoolctl import threadpool_limits
 
 from wavetune.core.arch import ArchSpec
 from wavetune.fit.family_model import FamilyFit, predict_forms
+from wavetune.fit.threads import on_one_thread
 from wavetune.runtime.family_chooser import Shaper
 from wavetune.runtime.family_correction import (
     MAX_LOG_FACTOR,
@@ -46,6 +46,7 @@ DECIMALS = 5
 """Of a leaf: what is left out adds up to less than 0.1 %."""
 
 
+@on_one_thread
 def correct_family(fit: FamilyFit, table: MeasurementTable, shape: Shaper, arch: ArchSpec) -> FamilyFit:
     """Return a fit with the correction that its residuals on ``table`` ask for; without one if there are few keys.
 
@@ -75,9 +76,7 @@ def correct_family(fit: FamilyFit, table: MeasurementTable, shape: Shaper, arch:
         max_iter=N_TREES, learning_rate=LEARNING_RATE, max_leaf_nodes=MAX_LEAVES, min_samples_leaf=MIN_LEAF_ROWS,
         early_stopping=False, random_state=0,
     )  # fmt: skip
-    # On a busy machine the threads of the boosting wait for each other, many times its work.
-    with threadpool_limits(limits=1, user_api="openmp"):
-        boosting.fit(x, residual, sample_weight=weight)
+    boosting.fit(x, residual, sample_weight=weight)
     features = feature_names(fit.configs[0].config, table.spec.dims)
     return replace(fit, correction=FamilyCorrection(features, trees_of_boosting(boosting)))
 

@@ -20,6 +20,7 @@ from wavetune.fit.nearby import DOUBT, NearbyEvidence
 from wavetune.fit.points import GemmGeometry
 from wavetune.fit.selection import CONTENDER_RATIO, broad_sample, cover_unaligned, greedy_cover
 from wavetune.fit.solver import fit_forms, largest_coefficients
+from wavetune.fit.threads import on_one_thread
 from wavetune.store.record import CompiledConfig
 from wavetune.store.screen import Screening, screen_rows
 from wavetune.store.table import BoolArray, FloatArray, IntArray, MeasurementTable
@@ -34,8 +35,7 @@ COMPETITIVE_POWER = 2.0
 """Rows of the correction are weighted by (best form / this form) ** 2: only near-best configurations must be right."""
 
 COVER_GAIN = 2e-4
-"""A configuration survives if it lowers the mean log regret by at least this: a fiftieth of what readings repeat
-within."""
+"""A configuration survives if it lowers the mean log regret by this: a fiftieth of what readings repeat within."""
 
 N_BROAD = 1200
 """Problems of the broad sample that survivors are chosen on."""
@@ -81,7 +81,8 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
     screen : bool, default=True
         Whether rows that the host disturbed are sought, and the fit repeated without them.
     cell_dims : array-like of shape (n_problems, n_dims), optional
-        Make cells for these problems only; cross-validation saves time with it. By default, for all in bound.
+        Make cells for these problems only, which saves cross-validation time; by default, for all in bound. Where it
+        is empty, nothing is selected and only `predict_undistilled` works, which is what plans ask.
     random_state : int, default=0
         Seed of everything random; equal seeds give equal fits.
 
@@ -133,6 +134,7 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         """The kernel family's fields."""
         return find_kernel_spec(self.kernel)
 
+    @on_one_thread
     def fit(self, X: Any, y: Any, sample_weight: Any = None, exhaustive: Any = None) -> WaveLatencyModel:
         """Fit to measurements.
 
@@ -168,9 +170,8 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         self.too_few_rows_: tuple[CompiledConfig, ...] = ()
         dims, configs, index = decode_matrix(x, self.spec)
         marks = np.zeros(len(x), dtype=np.bool_) if exhaustive is None else np.asarray(exhaustive, dtype=np.bool_)
-        weight = (
-            np.ones(len(x)) if sample_weight is None else check_array(sample_weight, dtype=np.float64, ensure_2d=False)
-        )
+        weight = np.ones(len(x)) if sample_weight is None else sample_weight
+        weight = check_array(weight, dtype=np.float64, ensure_2d=False)
         geometry = GemmGeometry(configs, find_arch(self.arch), find_dtype(self.dtype))
         self._fit(_Training(geometry, dims, index, latency, weight, marks))
         return self
@@ -211,11 +212,10 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         check_is_fitted(self, "coefficients_")
         if np.any(dims < 1):
             raise FitError("problem sizes must be at least 1")
-        survivors = np.array(self.survivors_, dtype=np.int64)
-        rows = np.repeat(dims, len(survivors), axis=0)
-        fitted = np.tile(survivors, len(dims))
+        rows, fitted = np.repeat(dims, len(self.survivors_), axis=0), np.tile(self.survivors_, len(dims))
         return (self._form_latency(rows, fitted) * self._factor(rows, fitted)).reshape(len(dims), -1)
 
+    @on_one_thread
     def predict_undistilled(self, dims: IntArray) -> FloatArray:
         """Predict every fitted configuration on whole problems with the undistilled correction.
 
@@ -249,17 +249,17 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
                 # Once more without what the host disturbed: now the corrected model can tell.
                 training = self._fit_forms(replace(training, weight=training.weight * self.screening_.weights))
                 self._fit_correction(training, sample)
-        self._select(training, sample)
-        self._distil()
+        if self.cell_dims is None or len(self.cell_dims):
+            self._select(training, sample)
+            self._distil()
 
     def _fit_forms(self, training: _Training) -> _Training:
         """Fit every configuration that has enough rows; return the rows of those, renumbered."""
         configs = training.geometry.configs
-        points = training.geometry.points(training.dims, training.config_index)
+        terms = training.geometry.points(training.dims, training.config_index).terms()
         weight = training.weight * np.where(training.exhaustive, EXHAUSTIVE_FORM_WEIGHT, 1.0)
         upper = largest_coefficients(training.geometry.arch)
-        rows = (points.terms(), training.latency_us, weight, training.config_index)
-        coefficients = fit_forms(*rows, len(configs), upper)
+        coefficients = fit_forms(terms, training.latency_us, weight, training.config_index, len(configs), upper)
         fitted = np.flatnonzero(~np.isnan(coefficients[:, 0]))
         if not len(fitted):
             raise FitError("no configuration has enough rows to be fitted; measure more points for each")
@@ -367,7 +367,7 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         survivors = np.array(self.survivors_, dtype=np.int64)
         cells = cells_around(self.measured_dims_, self.bound_log2)
         if self.cell_dims is not None:
-            cells = cells_of(np.asarray(self.cell_dims, dtype=np.int64).reshape(-1, cells.shape[1]), cells)
+            cells = cells_of(np.asarray(self.cell_dims, dtype=np.int64), cells)
 
         def log_factor(dims: IntArray) -> FloatArray:
             # Column by column: the features of all at once would take gigabytes.
