@@ -118,16 +118,23 @@ OTHER_LAYERS = (
 )
 """Layers that are no part of a `TransformerBlock`."""
 
-DECODE_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384)
+DECODE_TOKENS = (
+    1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 240, 256, 288, 320, 384, 448,
+)  # fmt: skip
 """Sequences decoded together: the batch sizes that serving engines capture in CUDA graphs."""
 
 PREFILL_TOKENS = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 """Tokens of a prefill chunk."""
 
-RAGGED_TOKENS = (3, 5, 13, 37, 77, 133, 200, 333, 457, 613, 900, 1111, 1777, 2500, 3333, 5000)
-"""Lengths that real prompts have: multiples of nothing."""
+RAGGED_TOKENS = (
+    3, 5, 7, 9, 13, 21, 29, 37, 53, 69, 77, 93, 117, 133, 171, 200, 271, 333, 457, 613, 900, 1111, 1777, 2500, 3333,
+    5000,
+)  # fmt: skip
+"""Lengths that real prompts and batches have: multiples of nothing."""
 
 TOKENS = tuple(sorted(DECODE_TOKENS + PREFILL_TOKENS + RAGGED_TOKENS))
+"""Three quarters are at most 512: they are the cheapest to measure, and where the best configurations differ most
+(half as many of them lost 0.004 of held-out efficiency there, half as many above 2048 none; H200, 2026-11)."""
 
 
 def distinct_layers(layers: Iterable[LinearLayer]) -> tuple[LinearLayer, ...]:

@@ -37,7 +37,7 @@ EXHAUSTIVE_STRATA = (LAYER_STRATUM, DENSE_STRATUM, FINALIST_STRATUM)
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Knobs of the plan. With the defaults, all stages together stay below 40,000 points and 65 s on an H200.
+    """Knobs of the plan. With the defaults, all stages together stay below 40,000 points and 70 s on an H200.
 
     Parameters
     ----------
@@ -68,15 +68,15 @@ class PlanOptions:
         Anchors and all-configuration layers guessed to take longer are left out.
     """
 
-    anchors_per_config: int = 44
+    anchors_per_config: int = 28
     layer_shapes: int = 12
-    dense_shapes: int = 800
+    dense_shapes: int = 1200
     win_factor: float = 1.25
     min_candidates: int = 10
-    finalist_shapes: int = 800
-    finalists: int = 5
-    max_points: int = 39_000
-    max_seconds: float = 60.0
+    finalist_shapes: int = 1200
+    finalists: int = 6
+    max_points: int = 36_000
+    max_seconds: float = 64.0
     stage1_share: float = 0.55
     stage3_share: float = 0.2
     max_point_us: float = 4000.0
