@@ -5,7 +5,7 @@
 One part at a time is taken out, the model is fitted again, and its choices are judged. Data, all of one H200:
 
 - fitted: the calibration behind the shipped bf16 model, as far as its configurations were swept;
-- judged: its hold-out sweep, 128 shapes of layers that the calibration never measured, 292 TMA and pointer kernels, no
+- judged: its hold-out sweep, 128 shapes that the calibration never measured, 292 TMA and pointer kernels, no
   exact table. Efficiency is the best measured over the chosen one's latency.
 - Row screening is judged once more where a host really stalled: six shapes of the recorded oracle (pointer kernels) as
   a disturbed sweep read them, fitted with everything else that is recorded, and judged by undisturbed readings.

@@ -1,4 +1,4 @@
-"""How near the chosen configuration is to the best of the whole space, on layers that calibration never measured.
+"""How near the chosen configuration is to the best of the whole space, on shapes that calibration never measured.
 
 Sweeps every configuration over held-out shapes, asks the model, and re-times the chosen, the fastest of the sweep, the
 default and the best three of the ranking against each other. Needs a GPU.

@@ -1,6 +1,7 @@
 """Draw the pictures of the documentation from the shipped H200 evidence; run it again when the evidence changes.
 
-Needs matplotlib: ``python docs/draw.py``. What the parts buy is drawn from what ``benchmarks/ablation.py`` found.
+Needs matplotlib, of the extra ``docs``: ``python docs/draw.py``. What the parts buy is drawn from what
+``benchmarks/ablation.py`` found.
 """
 
 from __future__ import annotations

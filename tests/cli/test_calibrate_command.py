@@ -8,6 +8,8 @@ import pytest
 
 from wavetune.errors import RunnerError
 from wavetune.measure.replay_runner import ReplayRunner
+from wavetune.runtime.device import forget_devices
+from wavetune.runtime.nvml import VisibleGpu
 
 REPLAY = ("calibrate", "--arch", "h200", "--no-holdout")
 
@@ -108,6 +110,57 @@ def test_no_gpu_names_the_replay(cli, monkeypatch: pytest.MonkeyPatch):
     assert result.code == 3
     assert "--replay" in result.stderr
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command", [("calibrate",), ("calibrate", "--kernel", "attention"), ("measure", "--shapes", "s")]
+)
+def test_no_gpu_is_said_before_its_name_is_asked_for(cli, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    """To name one would not help; where one is there, its name is known."""
+
+    def no_gpu(gpu: int) -> str:
+        raise RunnerError("no NVIDIA driver answers")
+
+    monkeypatch.setattr("wavetune.runtime.nvml.describe_visible", no_gpu)
+    result = cli(*command, "--out", "m.json")
+    assert result.code == 3
+    assert "no NVIDIA driver answers" in result.stderr
+    assert "pass" not in result.stderr
+
+
+def test_the_gpu_that_is_there_needs_no_name(cli, monkeypatch: pytest.MonkeyPatch):
+    """A plan without --arch is one for this machine's GPU."""
+    monkeypatch.setattr("wavetune.runtime.nvml.describe_visible", lambda gpu: VisibleGpu("NVIDIA H200", None))
+    forget_devices()
+    try:
+        assert "on nvidia-h200" in cli("calibrate", "--dry-run").stdout
+    finally:
+        forget_devices()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (("--arch", "h200", "--dtype", "int8"), "bf16, fp16, fp32, fp8"),
+        (("--arch", "a100", "--dtype", "fp8"), "bf16, fp16, fp32"),
+        (("--arch", "h200", "--kernel", "attention", "--dtype", "fp8"), "bf16, fp16"),
+        (("--arch", "h200", "--kernel", "grouped_gemm", "--dtype", "int8"), "bf16, fp16"),
+    ],
+)
+def test_what_no_kernel_computes_has_no_plan(cli, arguments: tuple[str, ...], known: str):
+    """A plan of no configurations would be a mistake that shows after two minutes."""
+    result = cli("calibrate", *arguments, "--dry-run")
+    assert (result.code, result.stdout) == (3, "")
+    assert f"kernel computes {arguments[-1]} on" in result.stderr
+    assert known in result.stderr
+
+
+def test_a_replay_is_of_gemm(cli, points: Path):
+    """Help says so, and the error names the command that takes the files of other families."""
+    assert "gemm: take measurements" in " ".join(cli("calibrate", "--help").stdout.replace("│", " ").split())
+    result = cli("calibrate", "--arch", "h200", "--kernel", "attention", "--replay", points)
+    assert result.code == 2
+    assert "wavetune fit --kernel attention" in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from wavetune.cli.app import app
 from wavetune.cli.output import describe_config, emit_json
 from wavetune.cli.parsing import exit_code_of, unwrap
 from wavetune.errors import NoModelError, WavetuneError
+from wavetune.fit.selection import N_FALLBACKS
 from wavetune.pipeline.refit import FitOptions
 from wavetune.plan.sampling import PlanOptions
 
@@ -61,6 +62,7 @@ def test_defaults_in_help_are_the_real_ones():
     for words in (("fit",), ("calibrate",)):
         texts = {param.name: param.help for param in COMMANDS[words].params}
         assert f"Default: {FitOptions().n_configs}." in texts["n_configs"]
+        assert f"up to {['no', 'one', 'two', 'three', 'four'][N_FALLBACKS]} of gemm" in texts["n_configs"]
     assert f"Default: {PlanOptions().max_seconds:g}." in texts["budget"]
 
 
@@ -121,6 +123,39 @@ def test_module_and_interrupt(points: Path, tmp_path: Path):
     assert process.returncode == 130
     assert "Traceback" not in stderr
     assert "interrupted" in stderr
+
+
+def run_in_shell(*arguments: str, stdout: Any = subprocess.PIPE, **environment: str) -> Any:
+    """Run the command in a process of its own: encodings and what stdout is belong to the process."""
+    return subprocess.run(
+        [sys.executable, "-m", "wavetune", *arguments], stdout=stdout, stderr=subprocess.PIPE,
+        env={**os.environ, **environment}, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [("choose", "1", "2", "3"), ("choose", "1", "2", "3", "--explain"), ("--help",)])
+def test_output_that_cannot_be_written_ends_with_a_line(words: tuple[str, ...], models: Path) -> None:
+    """A full disk behind stdout is no bug, and no answer of ``verify``, whose code is 1."""
+    with open("/dev/full", "wb") as full:
+        done = run_in_shell(*words, stdout=full, WAVETUNE_ARCH="h200", WAVETUNE_MODELS=str(models))
+    assert done.returncode == 3
+    assert done.stderr.decode().splitlines() == ["error: cannot write to standard output: No space left on device"]
+
+
+def test_a_terminal_of_no_width_is_one_that_does_not_say(models: Path) -> None:
+    """COLUMNS=0 hides nothing: neither tables nor help nor errors."""
+    environment = {"COLUMNS": "0", "WAVETUNE_ARCH": "h200", "WAVETUNE_MODELS": str(models)}
+    assert b"waves" in run_in_shell("explain", "512", "4096", "4096", **environment).stdout
+    assert b"Usage" in run_in_shell("choose", "--help", **environment).stdout
+    assert b"--nonsense" in run_in_shell("choose", "--nonsense", **environment).stderr
+
+
+def test_what_an_encoding_lacks_is_replaced(models: Path) -> None:
+    """The bars of ``explain`` are no characters of latin-1."""
+    environment = {"PYTHONIOENCODING": "latin-1", "WAVETUNE_ARCH": "h200", "WAVETUNE_MODELS": str(models)}
+    done = run_in_shell("explain", "512", "4096", "4096", **environment)
+    assert done.returncode == 0, done.stderr
+    assert "????" in done.stdout.decode("latin-1").splitlines()[-1]
 
 
 def test_help_fits_any_width(cli) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from made_up_gpu import write_rows
 
+from wavetune.core.shorthand import describe_config
+
 KEYS = {
     "shapes", "efficiency", "regret", "top3_efficiency", "top8_efficiency", "mape_chosen", "mape_near_best",
     "unmeasured", "sources", "worst", "warnings",
@@ -59,17 +61,48 @@ def test_exact_answers_only_if_asked(cli, model: Path, oracle: Path):
 
 
 def test_unmeasured_choices_are_counted(cli, model: Path, unseen: Path, tmp_path: Path):
-    """A sweep without the chosen configurations yields null, not NaN, and counts them."""
+    """A sweep without some of the chosen configurations counts them; without all of them it judges nothing."""
     lines = unseen.read_text().splitlines()
     chosen = cli("evaluate", "--model", model, "--oracle", unseen, "--json").json["worst"]
-    tiles = {tuple(row["choice"][name] for name in ("block_m", "block_n", "block_k")) for row in chosen}
-    rest = [line for line in lines[1:] if tuple(map(int, line.split(",")[3:6])) not in tiles]
+    tiles = {
+        tuple(row[name] for name in "mnk"): tuple(row["choice"][f"block_{name}"] for name in "mnk") for row in chosen
+    }
+    cells = [(line, tuple(map(int, line.split(",")[:6]))) for line in lines[1:]]
     path = tmp_path / "rest.csv"
+    spared = next(iter(tiles))
+    rest = [line for line, sizes in cells if sizes[:3] == spared or sizes[3:] != tiles[sizes[:3]]]
     path.write_text("\n".join([lines[0], *rest]) + "\n")
     report = cli("evaluate", "--model", model, "--oracle", path, "--json").json
-    assert report["unmeasured"] == report["shapes"] == 6
-    assert report["efficiency"]["geomean"] is None
-    assert cli("evaluate", "--model", model, "--oracle", path).code == 0
+    assert (report["unmeasured"], report["shapes"]) == (5, 6)
+    rest = [line for line, sizes in cells if sizes[3:] != tiles[sizes[:3]]]
+    path.write_text("\n".join([lines[0], *rest]) + "\n")
+    result = cli("evaluate", "--model", model, "--oracle", path)
+    assert (result.code, result.stdout) == (3, "")
+    assert "no measurement of anything that the model chooses" in result.stderr
+    result = cli("report", "--out", "r", "--model", model, "--oracle", path)
+    assert result.code == 3
+    assert "no measurement of anything that the model chooses" in result.stderr
+    assert not Path("r").exists()
+
+
+def test_a_line_holds_one_configuration(cli, model: Path, unseen: Path, monkeypatch: pytest.MonkeyPatch):
+    """On a terminal of 80 columns the choice and the best are whole, one below the other."""
+    monkeypatch.setenv("COLUMNS", "80")
+    text = cli("evaluate", "--model", model, "--oracle", unseen).stdout
+    worst = cli("evaluate", "--model", model, "--oracle", unseen, "--json").json["worst"]
+    for row in worst:
+        assert describe_config(row["choice"]) in text
+        assert describe_config(row["best"]) in text
+
+
+def test_a_sweep_that_says_what_it_is_of_is_believed(cli, model: Path, unseen: Path, tmp_path: Path):
+    """A bf16 model is not judged on a sweep of fp16."""
+    header, *rows = unseen.read_text().splitlines()
+    path = tmp_path / "other.csv"
+    path.write_text("\n".join([f"{header},dtype", *(f"{row},fp16" for row in rows)]) + "\n")
+    result = cli("evaluate", "--model", model, "--oracle", path)
+    assert (result.code, result.stdout) == (3, "")
+    assert "other.csv:2: dtype is fp16, asked for was bf16" in result.stderr
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -2])

@@ -79,7 +79,7 @@ def keys_of(cli: Cli, *files: object) -> set:
     return {entry.key for entry in Workload.read("back.json").entries}
 
 
-@pytest.mark.parametrize(("format", "kept"), [("json", 3), ("quicktune-csv", 2), ("tunableop-untuned", 5)])
+@pytest.mark.parametrize(("format", "kept"), [("json", 4), ("quicktune-csv", 2), ("tunableop-untuned", 5)])
 def test_export_then_import(cli: Cli, workload: Path, format: str, kept: int):
     """What is exported imports as the same keys; what is left out is counted, with its reason."""
     result = export(cli, workload, "--format", format, "--out", "out.file", "--json")
@@ -97,7 +97,7 @@ def test_json_holds_the_answers(cli: Cli, workload: Path):
     export(cli, workload, "--format", "json", "--out", "out.json", "--margin", 0)
     for entry in Workload.read("out.json").entries:
         key = entry.key
-        answer = cli("choose", key.m, key.n, key.k, "--arch", "h200", "--json").json
+        answer = cli("choose", key.m, key.n, key.k, "--dtype", key.dtype, "--arch", "h200", "--json").json
         assert entry.extra["config"] == answer["config"]
         assert entry.extra["source"] == answer["source"]
         assert entry.extra["latency_us"] == pytest.approx(answer["latency_us"])
@@ -195,6 +195,15 @@ def test_shapes_alone_need_no_gpu(cli: Cli, workload: Path, monkeypatch: pytest.
     assert len(Path("untuned.csv").read_text().splitlines()) == len(ENTRIES)
 
 
+def test_the_model_that_is_missed_most_is_named(cli: Cli):
+    """Not that of the few fp32 products which every log holds."""
+    problems = [{"m": 1, "n": 64, "k": 64, "dtype": "fp32"}, *({"m": m, "n": 64, "k": 64} for m in (1, 2))]
+    Path("w.json").write_text(json.dumps({"schema_version": 1, "problems": problems}))
+    result = cli("export", "w.json", "--format", "triton-configs", "--out", "out.json", "--arch", "a100")
+    assert result.code == 4
+    assert "no model nvidia-a100/gemm-bf16.json" in result.stderr
+
+
 def test_pinned_answers_without_a_model(cli: Cli, monkeypatch: pytest.MonkeyPatch):
     """Where no model predicts the default, QuickTune's columns say that the baseline failed."""
     Path("w.json").write_text(json.dumps({"schema_version": 1, "problems": ENTRIES[:2]}))
@@ -223,6 +232,11 @@ def test_mistakes(cli: Cli, workload: Path):
     assert not Path("o").exists()
     assert export(cli, workload, "--format", "json", "--out", "no/such/folder").code == 3
     assert export(cli, workload, "--format", "vllm", "--out", "o", "--capture-sizes", "8,x").code == 2
+    for format, option in (("json", "--capture-sizes"), ("aiter-triton", "--device-name")):
+        result = export(cli, workload, "--format", format, "--out", "o", option, "8")
+        assert result.code == 2
+        assert f"{option} is for vllm and sglang" in result.stderr
+    assert not Path("o").exists()
     Path("only.csv").write_text("m,n,k,dtype\n8,64,64,int8\n")
     assert export(cli, "only.csv", "--format", "json", "--out", "o").code == 4
 

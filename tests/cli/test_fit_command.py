@@ -19,6 +19,15 @@ def test_text_accounts_for_every_row(cli, points: Path, oracle: Path):
     assert "not estimated" in result.stdout
     assert Path("m.json").is_file()
     assert "fitting" in result.stderr
+    assert "wavetune choose --model m.json`, or move it to nvidia-h200/gemm-bf16.json below" in result.stderr
+
+
+def test_a_model_in_its_place_is_used_by_its_folder(cli, points: Path, tmp_path: Path):
+    """The hint holds in every working folder."""
+    out = Path("mine", "nvidia-h200", "gemm-bf16.json")
+    result = cli("fit", "--measurements", points, "--arch", "h200", "--out", out, "--no-holdout")
+    assert result.code == 0, result.stderr
+    assert f"WAVETUNE_MODELS={tmp_path / 'mine'}\n" in result.stderr
 
 
 def test_json_summary(cli, points: Path, oracle: Path):
@@ -131,9 +140,17 @@ def test_the_measuring_machine_goes_into_the_model(cli, points: Path, tmp_path: 
     assert json.loads(Path("m.json").read_text())["provenance"]["environment"] == environment
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"environment": {"arch": "nvidia-h100"}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}", "[]", "no json", '{"environment": {"arch": "nvidia-h100"}}',
+        '{"environment": {"arch": "nvidia-h200"}, "kernel": "attention"}',
+        '{"environment": {"arch": "nvidia-h200"}, "kernel": "gemm", "dtype": "fp16"}',
+        '{"environment": {"arch": "nvidia-h200"}, "layout": "kn"}',
+    ],
+)  # fmt: skip
 def test_foreign_facts_are_refused(cli, points: Path, tmp_path: Path, text: str):
-    """Facts of another GPU, or another file, are named before anything is fitted."""
+    """Facts of another GPU, kernel, dtype or layout, or another file, are named before anything is fitted."""
     facts = tmp_path / "facts.json"
     facts.write_text(text)
     result = cli("fit", "--measurements", points, "--facts", facts, "--arch", "h200", "--out", "m.json")

@@ -108,6 +108,15 @@ def test_a_sweep_of_another_dtype_is_refused(cli, unseen: Path, tmp_path: Path, 
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("contradiction", [("--arch", "a100"), ("--dtype", "fp16"), ("--layout", "kn")])
+def test_what_contradicts_the_model_is_refused(cli, model: Path, tmp_path: Path, contradiction: tuple[str, str]):
+    """The file says what it is for; an option that says something else is not passed over."""
+    result = cli("report", "--model", model, *contradiction, "--out", tmp_path / "out")
+    assert result.code == 4
+    assert f"is a model for {contradiction[0].removeprefix('--')}" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_out_is_needed(cli):
     """What is missing is named."""
     result = cli("report")

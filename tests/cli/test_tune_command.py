@@ -274,6 +274,8 @@ def test_no_gpu(cli: Cli, monkeypatch: pytest.MonkeyPatch):
 def test_nothing_to_time(cli: Cli, gpus: list[MadeUpTuningGpu]):
     """A size of zero is told before a GPU is asked for."""
     config = "block_m=64 block_n=64 block_k=64 group_m=8 num_warps=4 num_stages=3"
+    negative = cli("retime", -1, 64, 64, "--config", config, "--arch", "h200")
+    assert (negative.code, "m must not be negative" in negative.stderr) == (3, True)
     result = cli("retime", 0, 64, 64, "--config", config, "--arch", "h200")
     assert (result.code, "0 x 64 x 64 is zero: there is nothing to time" in result.stderr) == (3, True)
     assert not gpus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,3 +44,15 @@ def test_links_between_pages_lead_somewhere() -> None:
         prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
             assert (DOCS / target).is_file(), f"{page.name}: {target}"
+
+
+def test_extras_that_are_named_exist() -> None:
+    """What a page tells to install is in the package's metadata, and has what the page needs it for."""
+    extras = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+    named = {
+        name for page in pages for name in re.findall(r"install (?:-q )?'(?:wavetune|\.)\[(\w+)\]'", page.read_text())
+    }
+    assert named >= {"docs", "notebooks", "test"}
+    assert named <= extras.keys()
+    assert any(entry.startswith("matplotlib") for entry in extras["docs"])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from synthetic_gpu import ARCH, SyntheticGpu, fitted
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
@@ -16,7 +17,7 @@ from wavetune.errors import ConfigError, FitError
 from wavetune.fit.encoding import decode_matrix, encode_table, feature_columns
 from wavetune.fit.model import WaveLatencyModel
 from wavetune.fit.points import GemmGeometry
-from wavetune.fit.selection import N_FALLBACKS
+from wavetune.fit.selection import N_FALLBACKS, greedy_cover
 from wavetune.runtime.codec import encode_model
 from wavetune.store.table import MeasurementTable
 from wavetune.tables.build import build_model_file
@@ -80,6 +81,22 @@ def test_equal_rows_give_equal_bits(small_table: MeasurementTable) -> None:
     assert first.screening_.weights.tobytes() == second.screening_.weights.tobytes()
     files = [encode_model(build_model_file(m, small_table, provenance={})) for m in (first, second)]
     assert files[0] == files[1]
+
+
+def test_a_fit_computes_on_one_thread(small_table: MeasurementTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order in which threads add up would move last digits, and a tie between configurations with them."""
+    threads: list[set[int]] = []
+
+    def cover(*args: object) -> list[int]:
+        threads.append({library["num_threads"] for library in threadpool_info()})
+        return greedy_cover(*args)
+
+    monkeypatch.setattr("wavetune.fit.model.greedy_cover", cover)
+    with threadpool_limits(2):
+        small_model().fit_table(small_table)
+        assert {2} == {library["num_threads"] for library in threadpool_info()}
+    assert threads
+    assert all(counts == {1} for counts in threads)
 
 
 def test_fit_takes_a_matrix_or_a_table(small_table: MeasurementTable) -> None:

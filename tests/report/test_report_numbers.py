@@ -14,7 +14,7 @@ from wavetune.core.arch import find_arch
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
 from wavetune.core.shorthand import describe_config
-from wavetune.errors import ReportError
+from wavetune.errors import MeasurementError, ReportError
 from wavetune.report.accuracy import evaluate_model
 from wavetune.report.breakdown import disturbed_rows
 from wavetune.report.datatable import make_table
@@ -272,18 +272,17 @@ def test_a_report_needs_a_model_and_a_sweep_only() -> None:
     assert document.facts["evidence"]["held_out"]
 
 
-def test_a_sweep_of_unknown_configurations_has_no_regret() -> None:
-    """Where no choice was measured, there are no means, no worst shapes, and no error."""
+def test_a_sweep_of_unknown_configurations_judges_nothing() -> None:
+    """Where no choice was measured, there is nothing to report, and the error says what to measure."""
     gpu = SyntheticGpu()
     held = {form.config for form in made_up_inputs().model.forms}
     foreign = [index for index, entry in enumerate(gpu.configs) if entry.config not in held]
     if not foreign:
         pytest.skip("the model holds every configuration of the synthetic GPU")
     sweep = held_out_sweep()
-    document = build_document(replace(made_up_inputs(), sweep=sweep.select(np.isin(sweep.config_index, foreign))))
-    assert document.facts["headline"]["efficiency"]["geomean"] is None
-    assert document.facts["headline"]["unmeasured"] == len(document.tables["shapes"])
-    assert len(document.tables["worst"]) == 0
+    unknown = sweep.select(np.isin(sweep.config_index, foreign))
+    with pytest.raises(MeasurementError, match="--all-configs"):
+        build_document(replace(made_up_inputs(), sweep=unknown))
 
 
 def test_other_kernel_families_are_refused() -> None:

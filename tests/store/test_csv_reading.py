@@ -63,6 +63,30 @@ def test_left_out_fields_take_their_defaults_and_given_ones_do_not(tmp_path: Pat
     assert (config.split_k, config.schedule, config.load, config.epilogue_split) == (4, "split_k", "tma", 2)
 
 
+@pytest.mark.parametrize("said", ["gemm,bf16,nk", ",,", "gemm,torch.bfloat16, nk", ",bf16,"])
+def test_a_file_may_say_what_it_is_of(tmp_path: Path, said: str) -> None:
+    """In any spelling of the dtype; an empty cell says nothing."""
+    header = f"{HEADER},kernel,dtype,layout"
+    assert len(read(tmp_path / "a.csv", text_of(*(f"{row},{said}" for row in ROWS), header=header)).table) == 4
+
+
+@pytest.mark.parametrize("on_bad_row", ["error", "skip"])
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("attention,bf16,nk", "kernel is attention, asked for was gemm"),
+        ("gemm,float16,nk", "dtype is fp16, asked for was bf16"),
+        ("gemm,x,nk", "dtype is x, asked for was bf16"),
+        ("gemm,bf16,d64", "layout is d64, asked for was nk"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(tmp_path: Path, said: str, message: str, on_bad_row: str) -> None:
+    """The first row that says so is named, also where bad rows are skipped: none of them can be meant."""
+    rows = [f"{row},{said if place else 'gemm,bf16,nk'}" for place, row in enumerate(ROWS)]
+    with pytest.raises(MeasurementError, match=f"a.csv:3: {message}"):
+        read(tmp_path / "a.csv", text_of(*rows, header=f"{HEADER},kernel,dtype,layout"), on_bad_row)
+
+
 def test_columns_are_found_by_name_in_any_order(tmp_path: Path) -> None:
     """Columns are found by name in any order."""
     records = list(csv.DictReader(io.StringIO(text_of(*ROWS))))

@@ -46,6 +46,15 @@ def test_extra_columns_are_written_and_ignored_by_readers(tmp_path: Path, table:
     assert len(read_measurements(tmp_path / "a.csv", GEMM, "bf16", H200, exhaustive=True).table) == 5
 
 
+@pytest.mark.parametrize("wrong", [{"dtype": "fp16"}, {"layout": "kn"}])
+def test_a_written_file_says_what_it_is_of(tmp_path: Path, table: MeasurementTable, wrong: dict[str, str]) -> None:
+    """It cannot be read as another dtype or layout."""
+    write_measurements(tmp_path / "a.csv", replace(table, **wrong))
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(MeasurementError, match=rf"a\.csv:2: {name} is {value}, asked for was"):
+        read_measurements(tmp_path / "a.csv", GEMM, "bf16", H200, exhaustive=True)
+
+
 @pytest.mark.parametrize("extra", [{"set": ["a"]}, {"m": ["a"] * 5}, {"latency_us": ["a"] * 5}])
 def test_extra_columns_must_fit(tmp_path: Path, table: MeasurementTable, extra: dict[str, list[str]]) -> None:
     """Extra columns must fit."""

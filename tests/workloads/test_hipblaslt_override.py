@@ -113,6 +113,9 @@ def test_what_the_lookup_would_misuse_is_left_out(tmp_path: Path) -> None:
         ("Device ID.*\n", {"compute_units": 304}, "--gpu-target"),
         ("AMD Instinct MI300X", {}, "--compute-units"),
         ("nothing", {"build": "def"}, "abc123, not def"),
+        ("hipBLASLt git version.*\n", {}, "wavetune convert bench-output .*bench.txt --git-version"),
+        ("hipBLASLt git version.*\n", {"build": "a\nb"}, "--git-version must be one word"),
+        ("Device ID.*\n", {"gpu": "gfx942,gfx950", "compute_units": 304}, "--gpu-target must be one word"),
     ],
 )
 def test_what_is_not_known_must_be_said(removed: str, options: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from wavetune.cli.live import (
     LOCAL_MODELS,
     CalibrationKey,
     conditions_of,
+    live_arch,
     make_folder,
     note_conditions,
     output_folder,
@@ -31,13 +32,19 @@ from wavetune.cli.options import (
     SkipBadRowsOption,
     StoreOption,
     layout_of,
+    refuse_overwriting,
 )
 from wavetune.cli.output import note
 from wavetune.cli.progress import watch
 from wavetune.core.config import GEMM
 from wavetune.core.dtype import find_dtype
-from wavetune.runtime.device import resolve_arch
+from wavetune.runtime.device import resolve_arch, resolve_device
 from wavetune.runtime.locate import model_file_name
+
+NO_GPU = (
+    "without a GPU, --dry-run --arch NAME shows the plan, and --replay FILE... takes recorded measurements; "
+    "`wavetune doctor` says what is missing here"
+)
 
 FAMILY_BUDGET_S = 60.0
 """Seconds of measuring any kernel but a GEMM, whose plan has a budget of its own, where none is given."""
@@ -60,7 +67,8 @@ def calibrate_command(
         typer.Option(
             "--replay",
             metavar="FILE...",
-            help="Take measurements from these files instead of a GPU. Sweeps are told from wave-structured points.",
+            help="gemm: take measurements from these files instead of a GPU. Sweeps are told from wave-structured "
+            "points. Of other kernels `wavetune fit` takes them.",
             show_default=False,
         ),
     ] = None,
@@ -78,7 +86,11 @@ def calibrate_command(
     budget: Annotated[
         float | None,
         typer.Option(
-            "--budget", metavar="SECONDS", min=1.0, help="Time to spend on measuring. Default: 60.", show_default=False
+            "--budget",
+            metavar="SECONDS",
+            min=1.0,
+            help="Time to spend on measuring. Default: 64. Of other kernels than gemm: 60.",
+            show_default=False,
         ),
     ] = None,
     workload: Annotated[
@@ -122,23 +134,28 @@ def calibrate_command(
 
     Everything measured is kept in the store: the same command goes on where it was stopped.
     """
+    refuse_overwriting(out, [*(replay or []), workload, keys])
+    if replay:
+        target = resolve_arch(arch)
+    else:
+        target = resolve_device(arch).arch if dry_run else live_arch(arch, gpu, instead=NO_GPU)
     if ":" in kernel:
         if replay or workload is not None or evidence is not None:
             raise typer.BadParameter("--replay, --workload and --evidence are for kernel families; give --keys")
         from wavetune.cli.kernel_calibration import calibrate_user_kernel
 
         calibrate_user_kernel(
-            kernel, resolve_arch(arch), keys=keys, out=out, store=store, gpu=gpu, budget_s=budget or FAMILY_BUDGET_S,
+            kernel, target, keys=keys, out=out, store=store, gpu=gpu, budget_s=budget or FAMILY_BUDGET_S,
             dry_run=dry_run, as_json=as_json,
         )  # fmt: skip
         return
     if keys is not None:
         raise typer.BadParameter("--keys is for kernels of your own, --kernel package.module:name; give --workload")
-    target, dtype, layout = resolve_arch(arch), find_dtype(dtype).name, layout_of(kernel, layout)
+    dtype, layout = find_dtype(dtype).name, layout_of(kernel, layout)
     key = CalibrationKey(kernel, target, dtype, layout)
     if kernel != GEMM.name:
         if replay:
-            raise typer.BadParameter(f"--replay is of a GEMM; `wavetune fit --kernel {kernel}` fits what was recorded")
+            raise typer.BadParameter(f"--replay is of gemm; `wavetune fit --kernel {kernel}` fits what was recorded")
         from wavetune.cli.family_calibration import calibrate_one_family
 
         calibrate_one_family(

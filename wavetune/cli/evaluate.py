@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from wavetune.cli.ask import AnyModel, read_any_model
 from wavetune.cli.options import JsonOption, SkipBadRowsOption
 from wavetune.cli.output import data_table, describe_config, emit_json, format_us, show, two_columns, warn
 from wavetune.core.arch import find_arch
 from wavetune.core.config import find_kernel_spec
+from wavetune.runtime.any_model import AnyModel, read_any_model
 from wavetune.runtime.family_file import FamilyFile
 
 
@@ -50,6 +50,7 @@ def evaluate_command(
         report = evaluate_family(file, recording.table, with_exact=with_exact)
     else:
         report = evaluate_model(file, recording.table, with_exact=with_exact)
+    report.require_choices()
     document = {**report.to_dict(spec.dims), "warnings": warnings}
     if as_json:
         emit_json(document)
@@ -87,12 +88,13 @@ def print_accuracy(document: dict[str, Any], dims: tuple[str, ...]) -> None:
         ),
         ("default", f"one fixed configuration: geomean {default['geomean']:.4f}   min {default['min']:.4f}"),
     )
-    numeric = (*dims, "effic.", "chosen us", "predicted", "best us")
-    worst = data_table(*numeric, "choice", "best", right=numeric, title="worst shapes")
+    # Two lines a shape: two configurations beside each other fit on no terminal.
+    numeric = (*dims, "effic.", "us", "predicted")
+    worst = data_table(*numeric, "chosen, and best", right=numeric, title="worst shapes")
     for row in document["worst"]:
         worst.add_row(
             *(str(row[name]) for name in dims), f"{row['efficiency']:.3f}", format_us(row["measured_us"]),
-            format_us(row["predicted_us"]), format_us(row["best_us"]), describe_config(row["choice"]),
-            describe_config(row["best"]),
+            format_us(row["predicted_us"]), describe_config(row["choice"]),
         )  # fmt: skip
+        worst.add_row(*("" for _ in dims), "", format_us(row["best_us"]), "", describe_config(row["best"]))
     show(two_columns(rows), "", worst)

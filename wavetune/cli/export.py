@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wavetune.cli.live import make_folder
-from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, LayoutOption, NumSmsOption
+from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, LayoutOption, NumSmsOption, refuse_overwriting
 from wavetune.cli.output import emit_json, note
 from wavetune.core.whole_file import describe_os_error, write_whole
 from wavetune.core.workload import Workload
 from wavetune.errors import WorkloadError
 from wavetune.runtime.device import resolve_device
-from wavetune.workloads.export_formats import CAPTURE_SIZES, EXPORT_FORMATS, OVERRIDE
+from wavetune.workloads.export_formats import CAPTURE_SIZES, EXPORT_FORMATS, OVERRIDE, SERVER_FORMATS
 
 if TYPE_CHECKING:
     from wavetune.workloads.export_parts import Export
@@ -54,12 +54,13 @@ def export_command(
         ),
     ] = MARGIN,
     capture_sizes: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--capture-sizes", metavar="LIST",
-            help="Token counts of the rows of vllm and sglang, or 'workload' for those of the workload.",
+            "--capture-sizes", metavar="LIST", show_default=False,
+            help="Token counts of the rows of vllm and sglang, or 'workload' for those of the workload. Default: "
+            f"{', '.join(map(str, CAPTURE_SIZES))}.",
         ),
-    ] = ",".join(map(str, CAPTURE_SIZES)),
+    ] = None,
     device_name: Annotated[
         str,
         typer.Option(
@@ -73,7 +74,11 @@ def export_command(
     from wavetune.workloads.exporting import check_format, export_untuned, export_workload
 
     check_format(format)
-    sizes = _sizes(capture_sizes)
+    refuse_overwriting(out, [workload])
+    for option, value in (("--capture-sizes", capture_sizes), ("--device-name", device_name or None)):
+        if value is not None and format not in SERVER_FORMATS:
+            raise typer.BadParameter(f"{option} is for {' and '.join(SERVER_FORMATS)}; leave it out for {format}")
+    sizes = CAPTURE_SIZES if capture_sizes is None else _sizes(capture_sizes)
     if format == OVERRIDE:
         from wavetune.cli.convert import write_override
 

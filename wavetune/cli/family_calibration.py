@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from wavetune.cli.family_run import family_rows, run_family
 from wavetune.cli.live import CalibrationKey, candidate_configs, live_runner, output_folder
+from wavetune.cli.model_view import note_use
 from wavetune.cli.output import emit_json, note, show, two_columns
 from wavetune.cli.workload_problems import read_family_problems
 from wavetune.runtime.family_file import family_file_name
-from wavetune.runtime.locate import MODELS_VARIABLE
 
 if TYPE_CHECKING:
     from wavetune.pipeline.family_job import FamilyJob
@@ -55,10 +55,7 @@ def calibrate_one_family(
         return
     show(two_columns(family_rows(summary)))
     note(f"measurements are in {summary['store']}")
-    if path.parent.name == key.arch.name and path.name == family_file_name(key.kernel, key.dtype, key.layout):
-        note(f"to use the model: {MODELS_VARIABLE}={path.absolute().parent.parent}")
-    else:
-        note(f"to use the model: `wavetune choose --kernel {key.kernel} --model {path}`")
+    note_use(path, key.kernel, Path(key.arch.name, family_file_name(key.kernel, key.dtype, key.layout)))
 
 
 def _print_plan(key: CalibrationKey, job: FamilyJob, budget_s: float, as_json: bool) -> None:

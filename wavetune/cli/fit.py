@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wavetune.cli.family_run import family_rows, summarise_family
+from wavetune.cli.model_view import note_use
 from wavetune.cli.options import (
     ArchOption,
     ConfigCountOption,
@@ -20,6 +21,7 @@ from wavetune.cli.options import (
     SeedOption,
     SkipBadRowsOption,
     layout_of,
+    refuse_overwriting,
 )
 from wavetune.cli.output import emit_json, show, two_columns
 from wavetune.cli.progress import watch
@@ -27,7 +29,8 @@ from wavetune.core.arch import ArchSpec
 from wavetune.core.config import GEMM, find_kernel_spec
 from wavetune.core.dtype import find_dtype
 from wavetune.runtime.device import resolve_arch
-from wavetune.runtime.family_file import write_family
+from wavetune.runtime.family_file import family_file_name, write_family
+from wavetune.runtime.locate import model_file_name
 
 if TYPE_CHECKING:
     from wavetune.pipeline.family_fit import FittedFamily
@@ -72,6 +75,7 @@ def fit_command(
     """Fit a model to recorded measurements and write its tables."""
     if not measurements and not oracle:
         raise typer.BadParameter("give at least one file with --measurements or --oracle")
+    refuse_overwriting(out, [*(measurements or []), *(oracle or []), facts])
     gpu, spec, layout = resolve_arch(arch), find_kernel_spec(kernel), layout_of(kernel, layout)
     dtype = find_dtype(dtype).name
     from wavetune.cli.summary import print_summary, summarise_fit
@@ -81,7 +85,7 @@ def fit_command(
     from wavetune.runtime.codec import write_model
 
     start = time.perf_counter()
-    environment = read_environment(facts, gpu) if facts is not None else {}
+    environment = read_environment(facts, gpu, kernel=kernel, dtype=dtype, layout=layout) if facts is not None else {}
     options = FitOptions(n_configs=n_configs or FitOptions().n_configs, random_state=seed, holdout=not no_holdout)
     with watch() as observer:
         observer.begin("reading", 0)
@@ -103,10 +107,13 @@ def fit_command(
         summary = summarise_family(family, recording.files, out, time.perf_counter() - start)
     if as_json:
         emit_json(summary)
-    elif kernel == GEMM.name:
+        return
+    if kernel == GEMM.name:
         print_summary(summary)
     else:
         show(two_columns(family_rows(summary)))
+    name_of = model_file_name if kernel == GEMM.name else family_file_name
+    note_use(out, kernel, Path(gpu.name, name_of(kernel, dtype, layout)))
 
 
 def _fit_family(

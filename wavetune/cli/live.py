@@ -16,15 +16,17 @@ import typer
 from wavetune.cli.output import note, warn
 from wavetune.cli.parsing import EXIT_INTERRUPTED
 from wavetune.core.arch import ArchSpec
-from wavetune.errors import RunnerError, StoreError
+from wavetune.core.dtype import DTYPES
+from wavetune.errors import ProblemError, RunnerError, StoreError
+from wavetune.runtime.device import Device, resolve_device
 from wavetune.runtime.locate import MODELS_VARIABLE
+from wavetune.runtime.settings import settings
 
 if TYPE_CHECKING:
     from wavetune.core.config import KernelConfig
     from wavetune.measure.runner import Runner
     from wavetune.measure.triton_runner import TritonRunner
     from wavetune.pipeline.tuning_estimate import Space
-    from wavetune.runtime.device import Device
 
 LOCAL_MODELS = "wavetune-models"
 """Folder for new models below the working directory, where `WAVETUNE_MODELS` names no other."""
@@ -67,30 +69,40 @@ def candidate_configs(key: CalibrationKey) -> list[KernelConfig]:
     ------
     RunnerError
         If the kernels cannot be imported.
+    ProblemError
+        If there are none: no kernel of the family computes this element type on this GPU.
     """
     try:
         from wavetune.kernels.registry import find_family
     except ImportError as error:
         raise RunnerError(f"the kernels need {error.name}: pip install {error.name}") from None
-    return find_family(key.kernel).configs(key.arch, key.dtype)
+    family = find_family(key.kernel)
+    configs = family.configs(key.arch, key.dtype)
+    if not configs:
+        known = ", ".join(dtype for dtype in DTYPES if family.configs(key.arch, dtype))
+        raise ProblemError(
+            f"no {key.kernel} kernel computes {key.dtype} on {key.arch.name}; those that there are compute "
+            f"{known or 'nothing'}"
+        )
+    return configs
 
 
 def whole_space(device: Device, otherwise: str) -> Space:
-    """Return where candidates come from that the model does not rank; nothing where the kernels are missing.
+    """Return where candidates come from that the model does not rank; nothing where there are no kernels.
 
     Parameters
     ----------
     device : Device
         The GPU, which need not be there.
     otherwise : str
-        What is done where the kernels are missing; printed with the reason.
+        What is done where there are no kernels; printed with the reason.
     """
 
     @cache
     def configs(dtype: str) -> Sequence[KernelConfig]:
         try:
             return candidate_configs(CalibrationKey("gemm", device.arch, dtype, "nk"))
-        except RunnerError as error:
+        except (RunnerError, ProblemError) as error:
             note(f"{error}; {otherwise}")
             return ()
 
@@ -116,6 +128,26 @@ def live_runner(key: CalibrationKey, gpu: int, *, instead: str) -> TritonRunner:
         return TritonRunner(key.arch, key.kernel, key.dtype, key.layout, gpu)
     except RunnerError as error:
         raise RunnerError(f"{error}\n{instead}") from None
+
+
+def live_arch(arch: str | None, gpu: int, *, instead: str) -> ArchSpec:
+    """Return the GPU model to measure: the one that is named, else the one that is there.
+
+    Raises
+    ------
+    RunnerError
+        If none is named and none is there; ``instead`` says what to do then.
+    ArchError
+        If its name is unknown.
+    """
+    if arch is None and settings().arch is None:
+        from wavetune.runtime.nvml import describe_visible
+
+        try:
+            describe_visible(gpu)
+        except RunnerError as error:
+            raise RunnerError(f"{error}\n{instead}") from None
+    return resolve_device(arch).arch
 
 
 def conditions_of(runner: Runner) -> dict[str, str]:

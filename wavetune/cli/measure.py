@@ -11,6 +11,7 @@ import typer
 from wavetune.cli.live import (
     CalibrationKey,
     candidate_configs,
+    live_arch,
     live_runner,
     make_folder,
     note_conditions,
@@ -25,13 +26,13 @@ from wavetune.cli.options import (
     KernelOption,
     StoreOption,
     layout_of,
+    refuse_overwriting,
 )
 from wavetune.cli.output import emit_json, show, two_columns
 from wavetune.cli.progress import watch
 from wavetune.cli.workload_problems import read_family_problems, read_problems
 from wavetune.core.config import GEMM, KernelConfig
 from wavetune.core.dtype import find_dtype
-from wavetune.runtime.device import resolve_arch
 
 if TYPE_CHECKING:
     from wavetune.core.problem import Problem
@@ -65,7 +66,10 @@ def measure_command(
     """Time configurations on your shapes; the file serves evaluate and fit."""
     if all_configs and top is not None:
         raise typer.BadParameter("--all-configs and --top exclude each other")
-    key = CalibrationKey(kernel, resolve_arch(arch), find_dtype(dtype).name, layout_of(kernel, layout))
+    refuse_overwriting(out, [shapes])
+    key = CalibrationKey(
+        kernel, live_arch(arch, gpu, instead=NO_GPU), find_dtype(dtype).name, layout_of(kernel, layout)
+    )
     from wavetune.core.config import find_kernel_spec
     from wavetune.store.database import MeasurementStore
     from wavetune.store.record import Point, Status

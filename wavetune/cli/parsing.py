@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -15,7 +18,22 @@ EXIT_NO_MODEL = 4
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
-_NEGATIVE = re.compile(r"-\d+")
+_NEGATIVE = re.compile(r"-[0-9]+")
+INTEGER = re.compile(r"\s*[+-]?[0-9]{1,100}\s*")
+"""Not all that `int` takes: no 1_0, and no digits of other scripts."""
+
+
+def integer(text: str) -> int:
+    """Read a size on a command line; what is none is named, which the types of typer do not do.
+
+    Raises
+    ------
+    BadParameter
+        If it is no integer.
+    """
+    if not INTEGER.fullmatch(str(text)):
+        raise typer.BadParameter(f"{text!r} is not an integer")
+    return int(text)
 
 
 def exit_code_of(error: WavetuneError) -> int:
@@ -44,12 +62,27 @@ class WavetuneGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except WavetuneError as error:
-            typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-            typer.echo(str(error), err=True)
+            print_error(str(error))
             raise typer.Exit(exit_code_of(error)) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def print_error(message: str) -> None:
+    """Print on stderr why a command ends."""
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(message, err=True)
+
+
+def end_without_output(error: OSError) -> int:
+    """Say in a line what the system refused, a full disk behind stdout for instance, and return the exit code."""
+    if error.filename is None:
+        # Python would try to write the rest when it exits, and end with a code of its own.
+        with suppress(OSError, ValueError), open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+    print_error(f"{error.filename or 'cannot write to standard output'}: {error.strerror or error}")
+    return EXIT_BAD_INPUT
 
 
 class ManyValuesCommand(TyperCommand):
@@ -79,7 +112,5 @@ class NegativeNumbersCommand(TyperCommand):
     """A verb whose positional integers may be negative: the size is then refused, not taken for an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Let ``-5`` through to the arguments."""
-        if any(_NEGATIVE.fullmatch(token) for token in args):
-            ctx.ignore_unknown_options = True
-        return super().parse_args(ctx, args)
+        """Let ``-5`` through to the arguments: with a blank before it, it is no option, and the same integer."""
+        return super().parse_args(ctx, [f" {token}" if _NEGATIVE.fullmatch(token) else token for token in args])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from wavetune.cli.options import layout_of
+from wavetune.cli.parsing import INTEGER, integer
 from wavetune.core.attention_problem import head_dim_of
 from wavetune.core.grouped_problem import GroupedGemmProblem
 from wavetune.core.problem import CONTIGUOUS, GemmProblem, Problem
@@ -21,6 +21,7 @@ SizesArgument = Annotated[
     list[int] | None,
     typer.Argument(
         metavar="[M] N K",
+        parser=integer,
         help="gemm: rows of A (tokens), output features, input features. grouped_gemm: N K of each expert's weight.",
         show_default=False,
     ),
@@ -125,9 +126,6 @@ OPTIONS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Options that each family has; the others are refused."""
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,100}")
-"""Not all that `int` takes: no 1_0, and no digits of other scripts."""
-
 _SIZES_OF = {"gemm": "M N K", "grouped_gemm": "N K"}
 
 
@@ -196,7 +194,7 @@ def _required(given: Mapping[str, object], name: str, kernel: str) -> str:
 def _numbers(name: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in str(text).split(",")]
     for place, part in enumerate(parts, start=1):
-        if not _INTEGER.fullmatch(part):
+        if not INTEGER.fullmatch(part):
             # Lists may have thousands of numbers: the wrong one is named alone.
             number = f" as number {place} of {len(parts):,}" if len(parts) > 1 else ""
             raise typer.BadParameter(f"{_flag(name)} takes integers separated by commas, got {part[:40]!r}{number}")

@@ -8,17 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from wavetune.cli.options import ArchOption, DtypeOption, JsonOption, KernelOption, LayoutOption, SkipBadRowsOption
+from wavetune.cli.ask import open_model
+from wavetune.cli.options import ArchOption, JsonOption, SkipBadRowsOption
 from wavetune.cli.output import emit_json, show, two_columns, warn
 from wavetune.cli.progress import watch
 from wavetune.core.arch import find_arch
 from wavetune.core.config import GEMM
 from wavetune.core.dtype import find_dtype
 from wavetune.errors import ArchError, NoModelError
-from wavetune.runtime.codec import read_model
 from wavetune.runtime.device import ARCH_VARIABLE, resolve_arch
 from wavetune.runtime.family_file import is_family_file
 from wavetune.runtime.locate import find_model_file, model_file_name
+from wavetune.runtime.model_file import ModelFile
 
 DEFAULT_ARCH = "nvidia-h200"
 """The GPU whose models and hold-out evidence ship with the package."""
@@ -60,22 +61,31 @@ def report_command(
         ),
     ] = None,
     arch: ArchOption = None,
-    kernel: KernelOption = "gemm",
-    dtype: DtypeOption = "bf16",
-    layout: LayoutOption = "nk",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype", metavar="NAME", help="Element type. Default: bf16, or the model file's.", show_default=False
+        ),
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            "--layout", metavar="NAME", help="Storage of B: nk or kn. Default: nk, or the model file's.",
+            show_default=False,
+        ),
+    ] = None,
     skip_bad_rows: SkipBadRowsOption = False,
     as_json: JsonOption = False,
-) -> None:
-    """Write how good a model's choices are, where they fail and why: one page that works offline, JSON and CSV.
+) -> None:  # fmt: skip
+    """Write how good a GEMM model's choices are, where they fail and why: one page that works offline, JSON and CSV.
 
     The exact table is off: shapes count as never measured. Where shapes were part of the fit, the page says so.
     """
-    if kernel != GEMM.name:
-        raise NoModelError(f"reports are of gemm; `wavetune evaluate --model MODEL --oracle FILE` judges {kernel}")
-    path = model or _installed_model(arch, kernel, dtype, layout)
+    path = model or _installed_model(arch, dtype or "bf16", layout or "nk")
     if is_family_file(path):
         raise NoModelError(f"{path} is no model of gemm; `wavetune evaluate --model {path} --oracle FILE` judges it")
-    file = read_model(path)
+    file = open_model(path, arch, GEMM.name, dtype, layout)
+    assert isinstance(file, ModelFile)
     from wavetune.pipeline.report_inputs import ReportFiles, gather_inputs
     from wavetune.report.document import build_document
     from wavetune.report.render import write_report
@@ -96,17 +106,17 @@ def report_command(
         show(two_columns(_lines(facts, written)))
 
 
-def _installed_model(arch: str | None, kernel: str, dtype: str, layout: str) -> Path:
+def _installed_model(arch: str | None, dtype: str, layout: str) -> Path:
     try:
         gpu = resolve_arch(arch)
     except ArchError:
         if arch is not None or os.environ.get(ARCH_VARIABLE):
             raise
         gpu = find_arch(DEFAULT_ARCH)
-    path = find_model_file(gpu.name, kernel, find_dtype(dtype).name, layout)
+    path = find_model_file(gpu.name, GEMM.name, find_dtype(dtype).name, layout)
     if path is None:
         raise NoModelError(
-            f"no model {gpu.name}/{model_file_name(kernel, dtype, layout)} is installed; name one with --model"
+            f"no model {gpu.name}/{model_file_name(GEMM.name, dtype, layout)} is installed; name one with --model"
         )
     return path
 

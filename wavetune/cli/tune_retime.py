@@ -9,6 +9,7 @@ import typer
 from wavetune.cli.live import CalibrationKey
 from wavetune.cli.options import ArchOption, DtypeOption, GpuOption, JsonOption, LayoutOption
 from wavetune.cli.output import data_table, describe_config, emit_json, format_sizes, format_us, show
+from wavetune.cli.parsing import integer
 from wavetune.core.config import GEMM, FieldValue, KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError, ProblemError
@@ -21,9 +22,9 @@ STRATUM = "retime"
 
 
 def retime_command(
-    m: Annotated[int, typer.Argument(help="Rows: tokens.", show_default=False)],
-    n: Annotated[int, typer.Argument(help="Columns: output features.", show_default=False)],
-    k: Annotated[int, typer.Argument(help="Depth: input features.", show_default=False)],
+    m: Annotated[int, typer.Argument(help="Rows: tokens.", parser=integer, show_default=False)],
+    n: Annotated[int, typer.Argument(help="Columns: output features.", parser=integer, show_default=False)],
+    k: Annotated[int, typer.Argument(help="Depth: input features.", parser=integer, show_default=False)],
     config: Annotated[
         list[str],
         typer.Option(

@@ -7,7 +7,13 @@ from typing import Any
 import torch
 
 import wavetune.launch.attention_operator  # noqa: F401 (registers the operators)
-from wavetune.launch.attention_checks import check_count, check_forward_only, check_options, check_tensors
+from wavetune.launch.attention_checks import (
+    check_count,
+    check_forward_only,
+    check_longest,
+    check_options,
+    check_tensors,
+)
 
 
 def attention(
@@ -34,8 +40,8 @@ def attention(
         int32. Where each packed sequence begins in q, and in k and v, and where the last one ends; for k and v the same
         if not given. Lengths may be 0.
     max_seqlen, max_seqlen_k : int, optional
-        The longest length. Without it the starts are read, and if they are on the GPU this waits for it; a smaller one
-        than the longest leaves queries without a result.
+        The longest length, given with the starts that it is of. Without it they are read, and if they are on the GPU
+        this waits for it; a smaller one than the longest leaves queries without a result.
     return_lse : bool, default=False
         Whether to return the logsumexp of the scaled scores as well.
 
@@ -59,7 +65,8 @@ def attention(
     """
     check_tensors(q=q, k=k, v=v, cu_seqlens_=cu_seqlens, cu_seqlens_k_=cu_seqlens_k)
     factor, reach = check_options(causal, scale, window)
-    longest, longest_k = check_count("max_seqlen", max_seqlen), check_count("max_seqlen_k", max_seqlen_k)
+    longest = check_longest("max_seqlen", max_seqlen, "cu_seqlens", cu_seqlens)
+    longest_k = check_longest("max_seqlen_k", max_seqlen_k, "cu_seqlens_k", cu_seqlens_k)
     check_forward_only(q, k, v)
     out, lse = torch.ops.wavetune.attention(
         q, k, v, cu_seqlens, cu_seqlens_k, causal=causal, scale=factor, window=reach, max_seqlen=longest,

@@ -73,6 +73,20 @@ def check_count(name: str, value: object) -> int:
     return number
 
 
+def check_longest(name: str, longest: object, starts_name: str, starts: object) -> int:
+    """Return the longest length of packed sequences, 0 for None.
+
+    Raises
+    ------
+    OperandTypeError, OperandError
+        If it is no positive integer, or there are no starts that it could be of; names both.
+    """
+    number = check_count(name, longest)
+    if number and starts is None:
+        raise OperandError(f"{name} is of packed sequences: give {starts_name} as well, or leave {name} out")
+    return number
+
+
 def check_prefill(q: Any, k: Any, v: Any, cu_seqlens: Any, cu_seqlens_k: Any) -> None:
     """Refuse tensors that do not belong together.
 

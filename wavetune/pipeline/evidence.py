@@ -79,16 +79,17 @@ def write_evidence(
     return [*written, facts]
 
 
-def read_environment(facts: Path, arch: ArchSpec) -> dict[str, str]:
+def read_environment(facts: Path, arch: ArchSpec, *, kernel: str, dtype: str, layout: str) -> dict[str, str]:
     """Read the fingerprint of the measuring machine from the facts of a calibration.
 
     Raises
     ------
     MeasurementError
-        If the file cannot be read, has no environment, or tells of another GPU.
+        If the file cannot be read, has no environment, or tells of another GPU, kernel, dtype or layout.
     """
     try:
-        environment = json.loads(facts.read_text())["environment"]
+        document = json.loads(facts.read_text())
+        environment = document["environment"]
         fingerprint = {str(name): str(value) for name, value in environment.items()}
     except OSError as error:
         raise MeasurementError(f"{facts}: cannot read ({error.strerror})") from None
@@ -96,6 +97,10 @@ def read_environment(facts: Path, arch: ArchSpec) -> dict[str, str]:
         raise MeasurementError(f"{facts}: not the facts of a calibration: no field 'environment'") from None
     if fingerprint.get("arch") != arch.name:
         raise MeasurementError(f"{facts}: measured on {fingerprint.get('arch')}, not on {arch.name}")
+    for name, asked in (("kernel", kernel), ("dtype", dtype), ("layout", layout)):
+        # Facts of earlier versions do not say it.
+        if document.get(name, asked) != asked:
+            raise MeasurementError(f"{facts}: facts of {name} {document[name]}, asked for was {asked}")
     return fingerprint
 
 
@@ -123,7 +128,7 @@ def fit_family_evidence(
         If no calibration plan is written for the family.
     """
     points, sweeps, facts = (folder / name for name in evidence_names(kernel, dtype, layout))
-    environment = read_environment(facts, arch)
+    environment = read_environment(facts, arch, kernel=kernel, dtype=dtype, layout=layout)
     recording = read_recording(
         [points] if points.exists() else [], [sweeps], find_kernel_spec(kernel), arch, dtype=dtype, layout=layout
     )
@@ -137,17 +142,21 @@ def _facts(
     result: CalibrationResult | FamilyCalibration, environment: Mapping[str, str], conditions: Mapping[str, str]
 ) -> dict[str, Any]:
     held_out = result.fitted.held_out
+    table = result.table
     return {
+        "kernel": table.spec.name,
+        "dtype": table.dtype,
+        "layout": table.layout,
         "environment": dict(environment),
         "conditions": dict(conditions),
         "seconds": {stage: round(seconds, 2) for stage, seconds in result.seconds.items()},
         "points": result.points,
-        "measured": len(result.table),
-        "configs": len(result.table.configs),
+        "measured": len(table),
+        "configs": len(table.configs),
         "failures": dict(Counter(str(entry.status) for entry in result.failures)),
         "failed": [
             {"config": dict(entry.config), "status": str(entry.status), "detail": entry.detail[:200]}
             for entry in result.failures[:50]
         ],
-        "held_out": held_out.to_dict(result.table.spec.dims) if held_out is not None else None,
+        "held_out": held_out.to_dict(table.spec.dims) if held_out is not None else None,
     }

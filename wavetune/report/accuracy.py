@@ -121,6 +121,20 @@ class AccuracyReport:
         known = pairs[~np.isnan(pairs[:, 0])]
         return float(np.mean(known[:, 0] <= SAME_LATENCY * known[:, 1])) if len(known) else float("nan")
 
+    def require_choices(self) -> None:
+        """Refuse a sweep that judges nothing.
+
+        Raises
+        ------
+        MeasurementError
+            If not one choice was measured.
+        """
+        if self.unmeasured == len(self.results):
+            raise MeasurementError(
+                "the sweep has no measurement of anything that the model chooses; judge on a sweep of every "
+                "configuration, such as `wavetune measure --all-configs` writes"
+            )
+
     @property
     def worst(self) -> tuple[ShapeResult, ...]:
         """The problems with the lowest efficiency, worst first."""

@@ -106,7 +106,7 @@ def build_document(inputs: ReportInputs) -> ReportDocument:
     Raises
     ------
     MeasurementError
-        If model and sweep do not go together, or the sweep is empty.
+        If model and sweep do not go together, the sweep is empty, or has not one of the model's choices.
     ReportError
         If the model is of another kernel family than GEMM: its waves are drawn by other formulas.
     """
@@ -114,6 +114,7 @@ def build_document(inputs: ReportInputs) -> ReportDocument:
     if model.kernel != GEMM.name:
         raise ReportError(f"a report draws {GEMM.name} models only, this one is for {model.kernel}; try `evaluate`")
     report = evaluate_model(model, inputs.sweep)
+    report.require_choices()
     predictions = predict_sweep(model, inputs.sweep)
     fitted = None if inputs.fitted is None else {tuple(dims) for dims in inputs.fitted.problems()[0].tolist()}
     dims = [result.dims for result in report.results]

@@ -1,7 +1,8 @@
 """Measurement files: CSV, plain or gzip, one row a measurement.
 
 Columns are found by name: the sizes of the problem, the fields of the configuration (those with a default may be
-missing), ``num_regs, num_spills, smem_bytes`` and ``latency_us``; others are ignored. What a file may not hold is
+missing), ``num_regs, num_spills, smem_bytes`` and ``latency_us``; others are ignored. ``kernel``, ``dtype`` and
+``layout`` may be missing too, but a file that has them must be of what it is read as. What a file may not hold is
 refused with file, line and fix; what real sweeps do hold (repeated readings, a few of them disturbed) is merged or
 skipped, and counted in the report.
 """
@@ -23,7 +24,7 @@ from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelSpec
 from wavetune.core.dtype import DType, find_dtype
 from wavetune.errors import MeasurementError
-from wavetune.store.csv_rows import COMPILED_COLUMNS, FileRows, Rejection, parse_rows
+from wavetune.store.csv_rows import COMPILED_COLUMNS, STATED_COLUMNS, FileRows, Rejection, parse_rows
 from wavetune.store.read_report import FileReport, ReadReport, SkipLog
 from wavetune.store.roofline import floor_us, roofline_us
 from wavetune.store.table import MeasurementTable, concatenate, sort_configs
@@ -83,8 +84,9 @@ def read_measurements(
     Raises
     ------
     MeasurementError
-        If a file is missing, empty, damaged, not UTF-8, lacks a column, was given twice, is in another unit, holds
-        two kernels under one configuration, or (unless skipped) holds an impossible row. Names file, line and fix.
+        If a file is missing, empty, damaged, not UTF-8, lacks a column, was given twice, is in another unit, says that
+        it is of another kernel, dtype or layout, holds two kernels under one configuration, or (unless skipped) holds
+        an impossible row. Names file, line and fix.
     """
     if on_bad_row not in ("error", "skip"):
         raise MeasurementError(f"on_bad_row must be 'error' or 'skip', got {on_bad_row!r}")
@@ -92,6 +94,7 @@ def read_measurements(
     if not names:
         raise MeasurementError("no measurement file was given; name at least one")
     element = find_dtype(dtype)
+    asked = dict(zip(STATED_COLUMNS, (spec.name, element.name, layout), strict=True))
     tables: list[MeasurementTable] = []
     reports: list[FileReport] = []
     for name in names:
@@ -101,7 +104,7 @@ def read_measurements(
             if known.sha256 == digest:
                 raise MeasurementError(f"{name}: the same file as {known.path}; give it once")
         reject = Rejection(name, on_bad_row == "skip", SkipLog())
-        parsed = parse_rows(data, spec, arch, reject)
+        parsed = parse_rows(data, spec, arch, reject, asked)
         rows = _check_roofline(parsed, spec, element, arch, reject)
         rows, rows_merged = _merge_repeats(rows, reject)
         if not len(rows.lines):
@@ -134,7 +137,8 @@ def write_measurements(
         If the file cannot be written, or an extra column has the wrong length or a name that is taken.
     """
     extra = extra or {}
-    header = [*table.spec.dims, *table.spec.fields, *COMPILED_COLUMNS, "latency_us", *extra]
+    header = [*table.spec.dims, *table.spec.fields, *COMPILED_COLUMNS, "latency_us", *STATED_COLUMNS, *extra]
+    stated = (table.spec.name, table.dtype, table.layout)
     for name, values in extra.items():
         if len(values) != len(table) or header.count(name) > 1:
             raise MeasurementError(f"extra column {name!r} is taken or has {len(values)} values for {len(table)} rows")
@@ -147,7 +151,7 @@ def write_measurements(
     writer.writerow(header)
     columns = (table.dims.tolist(), table.config_index.tolist(), table.latency_us.tolist(), *extra.values())
     for dims, config, latency_us, *more in zip(*columns, strict=True):
-        writer.writerow([*dims, *fixed[config], latency_us, *more])
+        writer.writerow([*dims, *fixed[config], latency_us, *stated, *more])
     data = text.getvalue().encode()
     if str(path).endswith(".gz"):
         data = gzip.compress(data, mtime=0)

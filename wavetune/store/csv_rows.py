@@ -11,7 +11,8 @@ import io
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
@@ -21,14 +22,18 @@ import numpy.typing as npt
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import FieldValue, KernelConfig, KernelSpec
+from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import MAX_DIMENSION
-from wavetune.errors import ConfigError, InfeasibleConfigError, MeasurementError
+from wavetune.errors import ConfigError, InfeasibleConfigError, MeasurementError, ProblemError
 from wavetune.store.read_report import SkipLog
 from wavetune.store.record import CompiledConfig
 from wavetune.waves.occupancy import ctas_per_sm
 
 COMPILED_COLUMNS = ("num_regs", "num_spills", "smem_bytes")
 """What the compiled kernel needs: part of every row, since occupancy depends on it."""
+
+STATED_COLUMNS = ("kernel", "dtype", "layout")
+"""What was measured. A file need not say it; one that says something else than was asked for is refused."""
 
 CHUNK_ROWS = 8192
 """Rows held as text at a time: bounds memory at a few megabytes."""
@@ -189,14 +194,21 @@ def decode_text(data: bytes, reject: Rejection) -> str:
         reject.bad_file("not UTF-8 text", "save it as CSV in UTF-8", line)
 
 
-def parse_rows(data: bytes, spec: KernelSpec, arch: ArchSpec, reject: Rejection) -> FileRows:
+def parse_rows(
+    data: bytes, spec: KernelSpec, arch: ArchSpec, reject: Rejection, asked: Mapping[str, str]
+) -> FileRows:  # fmt: skip
     """Parse one file and check every cell by itself.
+
+    Parameters
+    ----------
+    asked : mapping of str to str
+        What each of `STATED_COLUMNS` must be where the file has it.
 
     Raises
     ------
     MeasurementError
-        If the file is empty, damaged, not CSV or lacks a column; if one configuration has two different
-        compiled kernels; at the first impossible row, unless those are skipped.
+        If the file is empty, damaged, not CSV, lacks a column or is of something else; if one configuration has two
+        different compiled kernels; at the first impossible row, unless those are skipped.
     """
     text = decode_text(data, reject)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -207,7 +219,7 @@ def parse_rows(data: bytes, spec: KernelSpec, arch: ArchSpec, reject: Rejection)
         column = _find_columns(header, spec, reject)
         names = tuple(name for name in column if name in spec.fields or name in COMPILED_COLUMNS)
         configs = _Configs(spec, names, arch)
-        parts = list(_parse_chunks(reader, len(header), column, configs, reject))
+        parts = list(_parse_chunks(reader, len(header), column, configs, reject, asked))
     except csv.Error as error:
         reject.bad_file(f"not a CSV file ({error})", "expected comma-separated cells", reader.line_num)
     rows_read = sum(part.rows_read for part in parts)
@@ -231,14 +243,20 @@ def _find_columns(header: list[str], spec: KernelSpec, reject: Rejection) -> dic
         if "latency_us" in missing and any(name.startswith("latency") or name.endswith("_us") for name in header):
             fix += "; the latency column must be named latency_us and be in microseconds"
         reject.bad_file(f"missing column {', '.join(missing)}", fix, 1)
-    twice = [name for name in wanted if header.count(name) > 1]
+    known = dict.fromkeys((*wanted, *STATED_COLUMNS))
+    twice = [name for name in known if header.count(name) > 1]
     if twice:
         reject.bad_file(f"column {twice[0]} appears twice", "keep one of them", 1)
-    return {name: header.index(name) for name in wanted if name in header}
+    return {name: header.index(name) for name in known if name in header}
 
 
 def _parse_chunks(
-    reader: Iterator[list[str]], n_cells: int, column: dict[str, int], configs: _Configs, reject: Rejection
+    reader: Iterator[list[str]],
+    n_cells: int,
+    column: dict[str, int],
+    configs: _Configs,
+    reject: Rejection,
+    asked: Mapping[str, str],
 ) -> Iterator[FileRows]:
     dimensions, latencies = _Dimensions(), _Latencies()
     numbered = ((reader.line_num, row) for row in reader if row)  # type: ignore[attr-defined]
@@ -249,6 +267,8 @@ def _parse_chunks(
         whole = [(line, row) for line, row in chunk if len(row) == n_cells] if bad else chunk
         lines = np.array([line for line, _ in whole], dtype=np.int64)
         cells = list(zip(*(row for _, row in whole), strict=True)) or [()] * n_cells
+        for name in (name for name in asked if name in column):
+            _check_stated(name, asked[name], cells[column[name]], lines, reject)
         dim_names = configs.spec.dims
         dims = np.array(
             [[dimensions[text] for text in cells[column[name]]] for name in dim_names], dtype=np.int64
@@ -264,6 +284,20 @@ def _parse_chunks(
         for key, reason in configs.clashes.items():
             reject.bad_file(reason, "two different kernels cannot share a file", int(lines[keys.index(key)]))
         yield FileRows((), dims[good], config_index[good], latency_us[good], lines[good], len(chunk))
+
+
+def _check_stated(
+    name: str, asked: str, cells: Sequence[str], lines: npt.NDArray[np.int64], reject: Rejection
+) -> None:  # fmt: skip
+    """Refuse a file that says that it is of something else; an empty cell says nothing."""
+    for text in dict.fromkeys(cells):
+        stated = text.strip()
+        if name == "dtype":
+            with suppress(ProblemError):
+                stated = find_dtype(stated).name
+        if stated not in ("", asked):
+            fix = f"ask for {name} {stated}, or take another file"
+            reject.bad_file(f"{name} is {stated}, asked for was {asked}", fix, int(lines[cells.index(text)]))
 
 
 def _least_sizes(spec: KernelSpec) -> list[int]:

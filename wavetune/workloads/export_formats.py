@@ -12,6 +12,9 @@ EXPORT_FORMATS = (
     "vllm", "sglang", "aiter-triton", "triton-configs", "quicktune-csv", "tunableop-untuned", OVERRIDE, "json",
 )  # fmt: skip
 
+SERVER_FORMATS = ("vllm", "sglang")
+"""Formats with a row for each capture size, in files that carry the GPU's name."""
+
 NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
     {"aiter": "its tuned tables name kernels of AMD's libraries, which Triton configurations are not: aiter-triton"}
 )

@@ -259,7 +259,9 @@ def _agreed(path: str, what: str, option: str, found: set[str], given: str) -> s
     if given and printed and given != printed:
         raise WorkloadError(f"{path}: the output says {what} {printed}, not {given}")
     if not (given or printed):
-        raise WorkloadError(f"{path}: the output does not say of which {what} it is; name it with {option}")
+        raise WorkloadError(f"{path}: the output does not say of which {what} it is; {_named_with(path, option)}")
+    if re.search(r"[\s,]", given):
+        raise WorkloadError(f"{option} must be one word without a comma, got {given!r}")
     return given or printed
 
 
@@ -270,4 +272,10 @@ def _compute_units(path: str, names: set[str]) -> int:
         except ArchError:
             continue
     said = f"of {', '.join(sorted(names))} " if names else ""
-    raise WorkloadError(f"{path}: the number of compute units {said}is not known; give --compute-units")
+    raise WorkloadError(
+        f"{path}: the number of compute units {said}is not known; {_named_with(path, '--compute-units')}"
+    )
+
+
+def _named_with(path: str, option: str) -> str:
+    return f"name it: `wavetune convert bench-output {path} {option} ...`"

@@ -229,6 +229,8 @@ P, STARTS = random(9, 4, 64), torch.tensor([0, 4, 9], dtype=torch.int32)
         ((P, P[:8], P[:8]), {"cu_seqlens": STARTS}, OperandError, "give cu_seqlens_k as well"),
         ((P, P, P), {"cu_seqlens": STARTS, "cu_seqlens_k": STARTS[1:]}, OperandError, "2 sequences but cu_seqlens_k"),
         ((P, P, P), {"cu_seqlens": STARTS, "max_seqlen": -2}, OperandError, "max_seqlen"),
+        ((Q, K, K), {"max_seqlen": 3}, OperandError, "give cu_seqlens as well"),
+        ((P, P, P), {"cu_seqlens": STARTS, "max_seqlen_k": 3}, OperandError, "give cu_seqlens_k as well"),
         ((Q.to("meta"), K, K), {}, OperandError, "k is on cpu but q is on meta"),
         ((Q.to("meta"), K.to("meta"), K.to("meta")), {}, None, ""),
     ],
