@@ -5,7 +5,7 @@
 One part at a time is taken out, the model is fitted again, and its choices are judged. Data, all of one H200:
 
 - fitted: the calibration behind the shipped bf16 model, as far as its configurations were swept;
-- judged: its hold-out sweep, 128 shapes that the calibration never measured, 292 TMA and pointer kernels, no
+- judged: its hold-out sweep, 128 shapes that the calibration never measured, 342 TMA and pointer kernels, no
   exact table. Efficiency is the best measured over the chosen one's latency.
 - Row screening is judged once more where a host really stalled: six shapes of the recorded oracle (pointer kernels) as
   a disturbed sweep read them, fitted with everything else that is recorded, and judged by undisturbed readings.
@@ -134,8 +134,9 @@ def fit_and_judge(
         report = evaluate_model(file, judged)
     efficiency = np.array([result.efficiency for result in report.results])
     chooser = GemmChooser(file, ARCH, use_exact=False)
-    cells = [file.cells[tuple((size - 1).bit_length() for size in dims)] for dims in problems.tolist()]
-    asked = [len(cell.candidates) for cell in cells]
+    cells = [file.cells.get(tuple((size - 1).bit_length() for size in dims)) for dims in problems.tolist()]
+    # Beyond the cells of a small draw, all forms are asked.
+    asked = [len(cell.candidates) if cell else file.n_modelled for cell in cells]
     if change.all_forms:
         position = {entry.config: index for index, entry in enumerate(judged.configs)}
         ranked = [position[chooser.rank(GemmProblem(*dims, "bf16"))[0].config] for dims in problems.tolist()]
