@@ -8,6 +8,7 @@ operand (or one for all), a column for each block of k (or one for all). ``(1, 1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from wavetune.core.dtype import find_dtype
@@ -46,11 +47,16 @@ def scale_strides(scale: Any) -> tuple[int, int]:
 
 
 def random_scales(problem: GemmProblem, mode: str, generator: Any) -> tuple[Any, Any]:
-    """Return scales between a half and three halves of what makes the result of random operands of size 1."""
+    """Return scales of random operands, see `uniform_scales`."""
+    return uniform_scales(scale_shapes(problem, mode), problem.k, generator)
+
+
+def uniform_scales(shapes: Sequence[tuple[int, ...]], k: int, generator: Any) -> tuple[Any, Any]:
+    """Return scales of two operands, between a half and three halves of what makes results of size 1 of random ones."""
     import torch
 
     scales = []
-    for shape, size in zip(scale_shapes(problem, mode), (1.0, max(problem.k, 1) ** -0.5), strict=True):
+    for shape, size in zip(shapes, (1.0, max(k, 1) ** -0.5), strict=True):
         scale = torch.empty(shape, dtype=torch.float32, device=generator.device)
         scales.append(scale.uniform_(0.5 * size / SPREAD, 1.5 * size / SPREAD, generator=generator))
     return scales[0], scales[1]

@@ -126,18 +126,10 @@ def grouped_call(operands: GroupedGemmOperands, config: KernelConfig, arch: Arch
         The GPU.
     """
     problem, x, w, out = operands.problem, operands.x, operands.w, operands.out
-    element = find_dtype(problem.dtype)
     block_m, block_n, block_k = (int(config[name]) for name in ("block_m", "block_n", "block_k"))
-    unit_k, unit_n = TMA_ALIGNMENT // element.input_bytes, TMA_ALIGNMENT // element.output_bytes
-    if problem.alignment < TMA_ALIGNMENT or any(
-        size % unit_k for size in (problem.k, x.stride(0), w.stride(0), w.stride(1))
-    ):
-        unit_k = 1
-    if problem.out_columns % unit_n or out.stride(0) % unit_n:
-        unit_n = 1
-    groups = max(MIN_GROUPS, 1 << (problem.experts - 1).bit_length())
+    unit_k, unit_n = row_units(operands)
     variant = grouped_variant(
-        config, arch, problem.dtype, problem.layout, groups, operands.is_offsets, (unit_k, unit_n)
+        config, arch, problem.dtype, problem.layout, room_for(problem), operands.is_offsets, (unit_k, unit_n)
     )
     if config["load"] == "tma":
         inputs: tuple[Any, ...] = (
@@ -153,7 +145,22 @@ def grouped_call(operands: GroupedGemmOperands, config: KernelConfig, arch: Arch
         problem.k // unit_k, x.stride(0) // unit_k, w.stride(0) // unit_k, w.stride(1) // unit_k,
         out.stride(0) // unit_n,
     )  # fmt: skip
-    return KernelCall(variant, args, _grid_size(problem, config))
+    return KernelCall(variant, args, grid_size(problem, config))
+
+
+def row_units(operands: GroupedGemmOperands) -> tuple[int, int]:
+    """Return the elements of 16 bytes of the inputs' rows and of the result's; 1 where they are not aligned to that."""
+    problem, x, w, out = operands.problem, operands.x, operands.w, operands.out
+    element = find_dtype(problem.dtype)
+    unit_k, unit_n = TMA_ALIGNMENT // element.input_bytes, TMA_ALIGNMENT // element.output_bytes
+    rows = (problem.k, x.stride(0), w.stride(0), w.stride(1))
+    is_aligned = problem.alignment >= TMA_ALIGNMENT and not any(size % unit_k for size in rows)
+    return unit_k if is_aligned else 1, 1 if problem.out_columns % unit_n or out.stride(0) % unit_n else unit_n
+
+
+def room_for(problem: GroupedGemmProblem) -> int:
+    """Return the experts that the kernel of a problem has room for, a power of two."""
+    return max(MIN_GROUPS, 1 << (problem.experts - 1).bit_length())
 
 
 def bind_grouped(operands: GroupedGemmOperands, config: KernelConfig, arch: ArchSpec, stream: int) -> Launch:
@@ -171,10 +178,10 @@ def launch_grouped(operands: GroupedGemmOperands, config: KernelConfig, arch: Ar
         operands.out.zero_()
         return
     x, w, out, groups = operands.x, operands.w, operands.out, operands.groups
-    stream = _current_stream(out)
+    stream = current_stream(out)
     # Of the histogram only the grid matters: the kernel reads the rest.
     key = (
-        _grid_size(problem, config), config, problem.dtype, problem.layout, problem.alignment, stream, out.device.index,
+        grid_size(problem, config), config, problem.dtype, problem.layout, problem.alignment, stream, out.device.index,
         x.data_ptr(), w.data_ptr(), out.data_ptr(), groups.data_ptr(), tuple(x.shape), tuple(w.shape), x.stride(0),
         w.stride(0), w.stride(1), out.stride(0), operands.is_offsets,
     )  # fmt: skip
@@ -188,12 +195,14 @@ def launch_grouped(operands: GroupedGemmOperands, config: KernelConfig, arch: Ar
 _BOUND = LaunchCache()
 
 
-def _grid_size(problem: GroupedGemmProblem, config: KernelConfig) -> int:
+def grid_size(problem: GroupedGemmProblem, config: KernelConfig) -> int:
+    """Return the tiles of a problem, one for each CTA of a launch that does not walk."""
     rows, _ = tile_rows(problem.group_sizes, int(config["block_m"]))
     return rows * int(ceil_div(problem.n, int(config["block_n"])))
 
 
-def _current_stream(tensor: Any) -> int:
+def current_stream(tensor: Any) -> int:
+    """Return the handle of the current stream of a tensor's device; 0 for the CPU."""
     if tensor.device.type == "cpu":
         return 0
     import torch

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
 from wavetune.core.grouped_problem import GroupedGemmProblem
 from wavetune.kernels.call import KernelCall, Launch, bind
-from wavetune.kernels.grouped_gemm import grouped_call, grouped_illegal_reason, launch_grouped
+from wavetune.kernels.grouped_gemm import (
+    current_stream,
+    grid_size,
+    grouped_call,
+    grouped_illegal_reason,
+    launch_grouped,
+)
 from wavetune.kernels.grouped_gemm_operands import GroupedGemmOperands
 from wavetune.kernels.grouped_gemm_scaled import scaled_grouped_call, scaled_grouped_illegal_reason
 from wavetune.kernels.grouped_gemm_scales import grouped_scale_strides
 from wavetune.kernels.launch_cache import LaunchCache
-from wavetune.mapping.grouped_gemm import tile_rows
 
 
 def illegal_reason(problem: GroupedGemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
@@ -47,13 +50,12 @@ def launch_operands(operands: GroupedGemmOperands, config: KernelConfig, arch: A
         return
     x, w, out, groups = operands.x, operands.w, operands.out, operands.groups
     scale_x, scale_w = operands.scale_x, operands.scale_w
-    stream = _current_stream(out)
+    stream = current_stream(out)
     # Of the histogram only the grid matters: the kernel reads the rest.
-    rows, _ = tile_rows(problem.group_sizes, int(config["block_m"]))
     key = (
-        rows, config, problem.dtype, problem.layout, problem.alignment, stream, out.device.index, out.dtype,
-        x.data_ptr(), w.data_ptr(), out.data_ptr(), groups.data_ptr(), scale_x.data_ptr(), scale_w.data_ptr(),
-        tuple(x.shape), tuple(w.shape), x.stride(0), w.stride(0), w.stride(1), out.stride(0),
+        grid_size(problem, config), config, problem.dtype, problem.layout, problem.alignment, stream, out.device.index,
+        out.dtype, x.data_ptr(), w.data_ptr(), out.data_ptr(), groups.data_ptr(), scale_x.data_ptr(),
+        scale_w.data_ptr(), tuple(x.shape), tuple(w.shape), x.stride(0), w.stride(0), w.stride(1), out.stride(0),
         *grouped_scale_strides(scale_x, scale_w), operands.is_offsets,
     )  # fmt: skip
     launch = _BOUND.get(key)
@@ -64,11 +66,3 @@ def launch_operands(operands: GroupedGemmOperands, config: KernelConfig, arch: A
 
 
 _BOUND = LaunchCache()
-
-
-def _current_stream(tensor: Any) -> int:
-    if tensor.device.type == "cpu":
-        return 0
-    import torch
-
-    return int(torch.cuda.current_stream(tensor.device).cuda_stream)

@@ -17,12 +17,16 @@ from wavetune.kernels import grouped_gemm_scaled_device
 from wavetune.kernels.call import KernelCall, KernelVariant
 from wavetune.kernels.gemm_descriptors import MAX_TMA_BOX, matrix_descriptor
 from wavetune.kernels.gemm_scaled import PROMOTED_ELEMENTS, scaled_illegal_reason
-from wavetune.kernels.grouped_gemm import MIN_GROUPS, grouped_illegal_reason, tile_width
+from wavetune.kernels.grouped_gemm import (
+    grid_size,
+    grouped_illegal_reason,
+    room_for,
+    row_units,
+    tile_width,
+)
 from wavetune.kernels.grouped_gemm_operands import GroupedGemmOperands
 from wavetune.kernels.grouped_gemm_scales import grouped_scale_strides
 from wavetune.mapping.gemm import ceil_div
-from wavetune.mapping.grouped_gemm import tile_rows
-from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.mapping.numerics import WARPGROUP_ROWS
 
 
@@ -89,29 +93,21 @@ def scaled_grouped_variant(
 def scaled_grouped_call(operands: GroupedGemmOperands, config: KernelConfig, arch: ArchSpec) -> KernelCall:
     """Describe the launch of an fp8 problem, as `wavetune.kernels.grouped_gemm.grouped_call` does for every other."""
     problem, x, w, out = operands.problem, operands.x, operands.w, operands.out
-    element = find_dtype(problem.dtype)
-    block_m, block_n, block_k = (int(config[name]) for name in ("block_m", "block_n", "block_k"))
-    unit_k, unit_n = TMA_ALIGNMENT // element.input_bytes, TMA_ALIGNMENT // element.output_bytes
-    if problem.alignment < TMA_ALIGNMENT or any(
-        size % unit_k for size in (problem.k, x.stride(0), w.stride(0), w.stride(1))
-    ):
-        unit_k = 1
-    if problem.out_columns % unit_n or out.stride(0) % unit_n:
-        unit_n = 1
-    groups = max(MIN_GROUPS, 1 << (problem.experts - 1).bit_length())
+    unit_k, unit_n = row_units(operands)
     variant = scaled_grouped_variant(
-        config, arch, problem.dtype, str(out.dtype), problem.layout, groups, operands.is_offsets, (unit_k, unit_n)
-    )
+        config, arch, problem.dtype, str(out.dtype), problem.layout, room_for(problem), operands.is_offsets,
+        (unit_k, unit_n),
+    )  # fmt: skip
     inputs: tuple[Any, Any] = (x, w)
     if config["load"] == "tma":
-        inputs = (matrix_descriptor(x, block_m, block_k), _weight_descriptor(w, problem, config, arch))
+        boxes = int(config["block_m"]), int(config["block_k"])
+        inputs = (matrix_descriptor(x, *boxes), _weight_descriptor(w, problem, config, arch))
     args = (
         *inputs, out, operands.groups, operands.scale_x, operands.scale_w, problem.experts, problem.tokens,
         problem.out_columns // unit_n, problem.k // unit_k, x.stride(0) // unit_k, w.stride(0) // unit_k,
         w.stride(1) // unit_k, out.stride(0) // unit_n, *grouped_scale_strides(operands.scale_x, operands.scale_w),
     )  # fmt: skip
-    rows, _ = tile_rows(problem.group_sizes, block_m)
-    return KernelCall(variant, args, rows * int(ceil_div(problem.n, block_n)))
+    return KernelCall(variant, args, grid_size(problem, config))
 
 
 def _is_swapped(config: KernelConfig, arch: ArchSpec, layout: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from wavetune.core.grouped_problem import GroupedGemmProblem
-from wavetune.kernels.gemm_scales import SPREAD
+from wavetune.kernels.gemm_scales import uniform_scales
 
 GROUPED_SCALE_MODES = ("tensor", "expert", "row")
 """How scales of w may be spread; those of x are for each token, but for ``tensor``."""
@@ -41,14 +41,8 @@ def grouped_scale_strides(scale_x: Any, scale_w: Any) -> tuple[int, int, int]:
 
 
 def random_grouped_scales(problem: GroupedGemmProblem, mode: str, generator: Any) -> tuple[Any, Any]:
-    """Return scales between a half and three halves of what makes the result of random operands of size 1."""
-    import torch
-
-    scales = []
-    for shape, size in zip(grouped_scale_shapes(problem, mode), (1.0, max(problem.k, 1) ** -0.5), strict=True):
-        scale = torch.empty(shape, dtype=torch.float32, device=generator.device)
-        scales.append(scale.uniform_(0.5 * size / SPREAD, 1.5 * size / SPREAD, generator=generator))
-    return scales[0], scales[1]
+    """Return scales of random operands, see `wavetune.kernels.gemm_scales.uniform_scales`."""
+    return uniform_scales(grouped_scale_shapes(problem, mode), problem.k, generator)
 
 
 def expert_operands(operands: Any, expert: int, rows: slice) -> tuple[Any, Any]:

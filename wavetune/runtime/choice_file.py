@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from wavetune.core.whole_file import one_at_a_time
 from wavetune.errors import StoreError
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class ChoiceFile:
         return False
 
     def _move_aside(self, damaged: tuple[int, int], reason: str) -> None:
-        with _exclusive(self.path.with_name(self.path.name + ".lock")):
+        with one_at_a_time(self.path):
             # Another process may have moved it already; what is there now is new.
             if _identity(self.path) != damaged:
                 return
@@ -308,20 +309,6 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         return 0
-
-
-@contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock file; where locks do not work, go on without: moving a file aside loses nothing by itself."""
-    import fcntl
-
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _is_on_network(path: Path) -> bool:

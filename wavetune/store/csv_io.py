@@ -13,7 +13,6 @@ import csv
 import gzip
 import hashlib
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelSpec
 from wavetune.core.dtype import DType, find_dtype
+from wavetune.core.whole_file import describe_os_error, replacing
 from wavetune.errors import MeasurementError
 from wavetune.store.csv_rows import COMPILED_COLUMNS, STATED_COLUMNS, FileRows, Rejection, parse_rows
 from wavetune.store.read_report import FileReport, ReadReport, SkipLog
@@ -155,13 +155,11 @@ def write_measurements(
     data = text.getvalue().encode()
     if str(path).endswith(".gz"):
         data = gzip.compress(data, mtime=0)
-    part = Path(f"{path}.{os.getpid()}.part")
     try:
-        part.write_bytes(data)
-        part.replace(path)
+        with replacing(path) as place:
+            place.write_bytes(data)
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise MeasurementError(f"{path}: cannot write ({error.strerror}); choose another place") from error
+        raise MeasurementError(f"{describe_os_error(path, error)}; choose another place") from error
 
 
 def _read_bytes(path: str) -> bytes:
