@@ -123,7 +123,8 @@ def test_fp8_layers(triton: FakeTriton, dtype: object) -> None:
     report = warmup(4096, 4096, (1, 600), dtype=dtype)
     assert report.failed == ()
     tiled = [variant.kernel.fn.__name__ for variant in triton.loaded if "BLOCK_M" in variant.constants]
-    assert tiled and all("scaled" in name for name in tiled)
+    assert tiled
+    assert all("scaled" in name for name in tiled)
 
 
 def test_wrong_arguments(triton: FakeTriton) -> None:

@@ -202,3 +202,12 @@ def test_nothing_to_plan_is_an_empty_plan() -> None:
     """Nothing to plan is an empty plan."""
     assert len(sparse_plan((), H200)) == 0
     assert len(dense_plan((), [(1, 2, 3)], np.ones((1, 0)), H200)) == 0
+
+
+def test_no_point_outgrows_the_data(space: tuple[CompiledConfig, ...]) -> None:
+    """A shape with a matrix that operands cannot be cut from is left out of every stage."""
+    shapes = [(64, 4096, 4096), (64, 120_576, 29_184)]
+    predicted = np.full((len(shapes), len(space)), 100.0)
+    for plan in (dense_plan, finalist_plan):
+        points = plan(space, shapes, predicted, H200, options=OPTIONS).points
+        assert {point.problem.n for point in points} == {4096}

@@ -82,6 +82,10 @@ class PlanOptions:
     max_point_us: float = 4000.0
 
 
+MAX_OPERAND_ELEMENTS = 2**31
+"""Largest matrix of a point: 4 GiB of bf16, less than the 6 GiB of data that operands are cut from. Shapes drawn for
+finalists can have a larger one."""
+
 _Item = TypeVar("_Item")
 
 DEFAULT_OPTIONS = PlanOptions()
@@ -276,6 +280,9 @@ def _add(
     dtype: str,
     layout: str,
 ) -> None:
+    m, n, k = dims
+    if max(m * k, n * k, m * n) > MAX_OPERAND_ELEMENTS:
+        return
     problem = GemmProblem(*dims, dtype=dtype, layout=layout)
     if gemm_illegal_reason(problem, entry.config, arch) is None:
         budget.add(Point(problem, entry.config, stratum), latency_us)
