@@ -43,7 +43,7 @@ def test_the_table_is_whole(name: str) -> None:
     assert len(table) >= 10
     for row in table.values():
         assert 0.0 < row["min"] <= row["p5"] <= row["geomean"] <= 1.0
-        assert row["unmeasured"] == 0
+        assert row["unmeasured"] <= 1  # a rival may choose what cannot run
         assert row["timings_before"] >= 0
         assert row["timings_per_shape"] >= 0
     one, three, eight = (table[f"wavetune, {kind}"] for kind in ("one shot", "top 3 measured", "top 8 measured"))

@@ -127,17 +127,21 @@ def run_recorded(command: Sequence[str], environment: Mapping[str, str]) -> Iter
     handed on; this process outlives them until the block ends, for what was recorded is written there.
     """
     processes: list[subprocess.Popen[bytes]] = []
+    received: list[int] = []
 
     def hand_on(number: int, frame: object) -> None:
+        received.append(number)
         for process in processes:
             process.send_signal(number)
 
-    # Before the program begins: it may be told to end as soon as it runs. What is ignored, as SIGHUP is under nohup,
-    # the program ignores, too.
+    # What is ignored, as SIGHUP is under nohup, the program ignores, too.
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, hand_on) for number in numbers}
     try:
         processes.append(subprocess.Popen(command, env=environment))
+        # Those that came while it was being started.
+        for number in received:
+            processes[0].send_signal(number)
         yield _exit_code(processes[0])
     except OSError as error:
         if processes:
