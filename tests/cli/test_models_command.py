@@ -10,6 +10,9 @@ import pytest
 from wavetune.runtime import locate
 from wavetune.runtime.family_file import read_family, write_family
 
+SHIPPED = locate.find_model_file("nvidia-h200", "grouped_gemm", "bf16", "nk")
+"""Found before a fixture hides it."""
+
 
 @pytest.fixture
 def only(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -94,8 +97,8 @@ def test_a_model_where_nobody_looks_for_it_is_refused(cli, only: Path, place: st
 
 def test_a_model_of_another_mapping_or_compiler_is_refused(cli, only: Path):
     """What the runtime would refuse to answer from is refused here, too."""
-    shipped = Path(__file__).resolve().parents[2] / "models" / "nvidia-h200"
-    family = read_family(shipped / "grouped_gemm-bf16-nk.json")
+    assert SHIPPED is not None
+    family = read_family(SHIPPED)
     write_family(family, only / "nvidia-h200" / "grouped_gemm-bf16-nk.json")
     assert cli("models", "verify").code == 0
     write_family(replace(family, mapping_digest="sha256:0"), only / "nvidia-h200" / "grouped_gemm-bf16-nk.json")
