@@ -10,7 +10,7 @@ import pytest
 from wavetune.runtime import locate
 from wavetune.runtime.family_file import read_family, write_family
 
-SHIPPED = locate.find_model_file("nvidia-h200", "grouped_gemm", "bf16", "nk")
+SHIPPED = next((path for path in locate.all_model_files() if path.name == "grouped_gemm-bf16-nk.json"), None)
 """Found before a fixture hides it."""
 
 
