@@ -27,48 +27,35 @@ _library.define(f"grouped_matmul_out({_INPUTS}, *, Tensor(a!) out) -> ()", tags=
 
 def _grouped_matmul(
     x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, scale_x: Any = None,
-    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None,
+    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None, *, out: Any = None,
 ) -> Any:  # fmt: skip
-    dtype = check_grouped_operands(
-        x, w, groups, activation, None, scale_x=scale_x, scale_w=scale_w, use_fast_accum=use_fast_accum,
-        out_dtype=out_dtype,
-    )  # fmt: skip
-    options = GroupedOptions(activation, top_k, scale_x, scale_w, use_fast_accum, dtype)
-    return run_grouped(x, w, groups, None if sizes is None else tuple(sizes), None, options)
-
-
-def _grouped_matmul_out(
-    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, scale_x: Any = None,
-    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None, *, out: Any,
-) -> None:  # fmt: skip
     dtype = check_grouped_operands(
         x, w, groups, activation, out, scale_x=scale_x, scale_w=scale_w, use_fast_accum=use_fast_accum,
         out_dtype=out_dtype,
     )  # fmt: skip
     options = GroupedOptions(activation, top_k, scale_x, scale_w, use_fast_accum, dtype)
-    run_grouped(x, w, groups, None if sizes is None else tuple(sizes), out, options)
+    return run_grouped(x, w, groups, None if sizes is None else tuple(sizes), out, options)
+
+
+def _grouped_matmul_out(*inputs: Any, **options: Any) -> None:
+    # An operator that writes to an argument returns nothing.
+    _grouped_matmul(*inputs, **options)
 
 
 def _fake_grouped_matmul(
     x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, scale_x: Any = None,
-    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None,
+    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None, *, out: Any = None,
 ) -> Any:  # fmt: skip
     dtype = check_grouped_operands(
-        x, w, groups, activation, None, scale_x=scale_x, scale_w=scale_w, use_fast_accum=use_fast_accum,
+        x, w, groups, activation, out, scale_x=scale_x, scale_w=scale_w, use_fast_accum=use_fast_accum,
         out_dtype=out_dtype,
     )  # fmt: skip
     columns = w.shape[1] if activation == "none" else w.shape[1] // 2
     return x.new_empty((x.shape[0], columns), dtype=dtype)
 
 
-def _fake_grouped_matmul_out(
-    x: Any, w: Any, groups: Any, sizes: Any = None, activation: str = "none", top_k: int = 0, scale_x: Any = None,
-    scale_w: Any = None, use_fast_accum: bool = False, out_dtype: Any = None, *, out: Any,
-) -> None:  # fmt: skip
-    check_grouped_operands(
-        x, w, groups, activation, out, scale_x=scale_x, scale_w=scale_w, use_fast_accum=use_fast_accum,
-        out_dtype=out_dtype,
-    )  # fmt: skip
+def _fake_grouped_matmul_out(*inputs: Any, **options: Any) -> None:
+    _fake_grouped_matmul(*inputs, **options)
 
 
 # One implementation for every device: it says itself, by name, what it cannot launch on.

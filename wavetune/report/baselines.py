@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from wavetune.errors import MeasurementError
+from wavetune.fit.threads import on_one_thread
 from wavetune.store.table import FloatArray, IntArray, MeasurementTable
 
 BOOSTING_ITERATIONS = 600
@@ -54,12 +55,14 @@ class BoostedLatency:
             max_iter=BOOSTING_ITERATIONS, learning_rate=BOOSTING_LEARNING_RATE, random_state=seed, early_stopping=False
         )
 
+    @on_one_thread
     def fit(self, training: MeasurementTable) -> BoostedLatency:
         """Fit to every row."""
         self._table = training
         self._regressor.fit(_features(training, training.dims, training.config_index), np.log(training.latency_us))
         return self
 
+    @on_one_thread
     def predict(self, dims: IntArray) -> FloatArray:
         """Predict every configuration of the training table, shape (n_problems, n_configs), log microseconds."""
         n_configs = len(self._table.configs)
