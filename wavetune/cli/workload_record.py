@@ -150,7 +150,8 @@ def run_recorded(command: Sequence[str], environment: Mapping[str, str]) -> Iter
         raise typer.Exit(EXIT_NOT_FOUND) from None
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # After one there is only the exit left, whose code a second must not change.
+            signal.signal(number, signal.SIG_IGN if received else handler)
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int:
