@@ -16,6 +16,7 @@ from wavetune.errors import ModelFileError
 from wavetune.fit.family_correction import MIN_KEYS, correct_family, correction_features, trees_of_boosting
 from wavetune.fit.family_model import FamilyFit, fit_family, judge_family, predict_family, predict_forms
 from wavetune.mapping.kernel_mapping import LaunchShape
+from wavetune.runtime.boosted_trees import MAX_LEAVES, BoostedTrees, Node
 from wavetune.runtime.family_chooser import FamilyChooser
 from wavetune.runtime.family_correction import (
     LAUNCH_FEATURES,
@@ -23,7 +24,6 @@ from wavetune.runtime.family_correction import (
     N_CONTENDERS,
     CorrectionTrees,
     FamilyCorrection,
-    Node,
     feature_names,
     form_features,
     launch_features,
@@ -107,16 +107,23 @@ def trees(
     return CorrectionTrees(FamilyCorrection(features, nodes), configs, [RESIDENT] * len(configs))
 
 
+def factor(correction: CorrectionTrees, place: int, dims: tuple[int, ...], launch: LaunchShape) -> float:
+    """Return the logarithm of what one form is multiplied by."""
+    return math.log(correction.correct([1.0], [place], dims, [launch], 132)[0])
+
+
 def test_a_factor_is_the_sum_of_leaves_and_stays_within_two() -> None:
     """Trees ask about configuration, sizes and launch; at a threshold the low branch is taken."""
     names = feature_names(CONFIGS[0].config, SPEC.dims)
     block, m, depth = (names.index(name) for name in ("config.BLOCK", "size.M", "depth"))
     grown = trees((block, 64.0, 0.1, (m, 100.0, 0.2, 0.3)), (depth, 1.0, -0.05, (block, 32.0, 0.4, 0.5)), 0.01)
     few, many = LaunchShape(132, 3, 396, 0), LaunchShape(133, 3, 399, 0)
-    assert grown.log_factor(0, (100, 9), few, 132) == pytest.approx(0.1 - 0.05 + 0.01)
-    assert grown.log_factor(2, (100, 9), many, 132) == pytest.approx(0.2 + 0.5 + 0.01, abs=0.011)
-    assert grown.log_factor(2, (101, 9), few, 132) == pytest.approx(0.3 - 0.05 + 0.01)
-    assert [trees(wild).log_factor(1, (1, 1), few, 132) for wild in (9.0, -9.0)] == [MAX_LOG_FACTOR, -MAX_LOG_FACTOR]
+    assert factor(grown, 0, (100, 9), few) == pytest.approx(0.1 - 0.05 + 0.01)
+    assert factor(grown, 1, (100, 9), many) == pytest.approx(0.1 + 0.5 + 0.01)
+    assert factor(grown, 2, (100, 9), few) == pytest.approx(0.2 - 0.05 + 0.01)
+    assert factor(grown, 2, (101, 9), few) == pytest.approx(0.3 - 0.05 + 0.01)
+    wild = [factor(trees(leaf), 1, (1, 1), few) for leaf in (9.0, -9.0)]
+    assert wild == pytest.approx([MAX_LOG_FACTOR, -MAX_LOG_FACTOR])
 
 
 def test_only_contenders_are_corrected() -> None:
@@ -160,8 +167,13 @@ def test_trees_are_those_of_the_regressor() -> None:
             node = node[2] if row[node[0]] <= node[1] else node[3]
         return node
 
-    ours = [sum(follow(tree, row) for tree in trees_of_boosting(boosting)) for row in x[:200].tolist()]
-    assert ours == pytest.approx(boosting.predict(x[:200]), abs=2e-4)
+    nodes = trees_of_boosting(boosting)
+    walked = [sum(follow(tree, row) for tree in nodes) for row in x[:200].tolist()]
+    assert walked == pytest.approx(boosting.predict(x[:200]), abs=2e-4)
+    quick = BoostedTrees(nodes)
+    for split in (0, 3, len(x[0])):
+        ours = [quick.total(quick.mask(row[:split]) & quick.mask(row[split:], split)) for row in x[:200].tolist()]
+        assert ours == pytest.approx(walked, abs=1e-12)
 
 
 def test_few_keys_teach_nothing() -> None:
@@ -202,6 +214,16 @@ def test_the_runtime_predicts_what_the_fit_does() -> None:
                 assert ranked.latency_us == pytest.approx(expected[ranked.config], rel=1e-9)
 
 
+def chain(leaves: int) -> Node:
+    """Return a tree that is one long branch."""
+    return (0, float(leaves), 0.1, chain(leaves - 1)) if leaves > 1 else 0.1
+
+
+def full(depth: int) -> Node:
+    """Return a tree with two branches everywhere."""
+    return (0, float(depth), full(depth - 1), full(depth - 1)) if depth else 0.1
+
+
 @pytest.mark.parametrize(
     ("tree", "field"),
     [
@@ -212,6 +234,8 @@ def test_the_runtime_predicts_what_the_fit_does() -> None:
         ([-1, 1.0, 0.1, 0.2], "correction_trees"),
         ([0, "x", 0.1, 0.2], "correction_trees"),
         ([0, 1.0, [0, 1.0, None, 0.1], 0.2], "correction_trees"),
+        (chain(MAX_LEAVES + 1), "correction_trees"),
+        (full(6), "correction_trees"),
     ],
 )
 def test_impossible_trees_are_refused(tree: object, field: str) -> None:

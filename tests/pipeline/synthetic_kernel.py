@@ -15,8 +15,8 @@ from wavetune.mapping.source_digest import mapping_digest
 from wavetune.measure.runner import PreparedConfigs, Progress, no_progress
 from wavetune.pipeline.user_kernel import KernelJob
 from wavetune.plan.kernel_points import keys_in_ranges
-from wavetune.runtime.family_chooser import form_latency_us
 from wavetune.runtime.family_file import FamilyForm
+from wavetune.runtime.family_forms import form_latency_us
 from wavetune.store.record import CompiledConfig, Measurement, Point, Status
 from wavetune.store.table import FloatArray
 

@@ -15,7 +15,7 @@ from wavetune.errors import ModelFileError
 from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.runtime.choice import Source
 from wavetune.runtime.codec import read_model
-from wavetune.runtime.family_chooser import FamilyChooser, form_latency_us
+from wavetune.runtime.family_chooser import FamilyChooser
 from wavetune.runtime.family_correction import feature_names
 from wavetune.runtime.family_file import (
     FamilyFile,
@@ -27,6 +27,7 @@ from wavetune.runtime.family_file import (
     read_family,
     write_family,
 )
+from wavetune.runtime.family_forms import form_latency_us
 from wavetune.waves.family_terms import FAMILY_TERMS, N_BASIC_TERMS
 
 SMALL = KernelConfig(BLOCK=64, EVEN="True", num_warps=4, num_stages=1)

@@ -22,8 +22,8 @@ from wavetune.mapping.grouped_shape import grouped_mapping
 from wavetune.mapping.kernel_mapping import KernelProblem
 from wavetune.mapping.source_digest import mapping_digest
 from wavetune.runtime.choice import Source
-from wavetune.runtime.family_chooser import form_latency_us
 from wavetune.runtime.family_file import FamilyFile, FamilyForm, family_file_name, write_family
+from wavetune.runtime.family_forms import form_latency_us
 from wavetune.runtime.grouped_choice import (
     RoutingPrior,
     choose_grouped_gemm,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from wavetune.core.dtype import find_dtype
+from wavetune.core.floor_sum import floor_sum
 from wavetune.core.problem import check_dimension, check_positive
 from wavetune.errors import ProblemError, ProblemTypeError
 
@@ -263,7 +264,7 @@ def spread_of(lengths: Sequence[int]) -> int:
         return 0
 
     def fall(spread: int) -> int:
-        return batch * longest - sum(spaced_lengths(batch, longest, spread))
+        return floor_sum(batch, 100 * (batch - 1), longest * spread, 0)
 
     wanted = batch * longest - total
     above = min(bisect_left(range(MAX_SPREAD + 1), wanted, key=fall), MAX_SPREAD)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 
 from wavetune.errors import ConfigError
 
 FieldValue = int | str
+
+MAX_REMEMBERED = 8192
+"""Configurations whose parts are remembered: choices ask for the same ones again and again."""
 
 
 class KernelConfig(Mapping[str, FieldValue]):
@@ -84,7 +88,12 @@ class KernelConfig(Mapping[str, FieldValue]):
 
     def select(self, names: tuple[str, ...]) -> KernelConfig:
         """Return the configuration restricted to ``names``, in that order."""
-        return KernelConfig(**{name: self._fields[name] for name in names})
+        return _selected(self, names)
+
+
+@lru_cache(maxsize=MAX_REMEMBERED)
+def _selected(config: KernelConfig, names: tuple[str, ...]) -> KernelConfig:
+    return KernelConfig(**{name: config[name] for name in names})
 
 
 def _rebuild(fields: dict[str, FieldValue]) -> KernelConfig:

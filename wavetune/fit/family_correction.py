@@ -17,11 +17,11 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from wavetune.core.arch import ArchSpec
 from wavetune.fit.family_model import FamilyFit, predict_forms
 from wavetune.fit.threads import on_one_thread
+from wavetune.runtime.boosted_trees import Node
 from wavetune.runtime.family_chooser import Shaper
 from wavetune.runtime.family_correction import (
     MAX_LOG_FACTOR,
     FamilyCorrection,
-    Node,
     feature_names,
     form_features,
     launch_features,

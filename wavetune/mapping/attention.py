@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
+from wavetune.core.floor_sum import floor_sum
 from wavetune.errors import ProblemError
 from wavetune.mapping.kernel_mapping import LaunchShape
 
@@ -31,6 +33,9 @@ GROUP_L2_SHARE = 0.5
 
 ROW_TILES = (16, 32, 64)
 """Rows of a decode tile: query heads of one key and value head, padded; 16 is the least of a matrix instruction."""
+
+MAX_REMEMBERED = 256
+"""Problems whose bytes and trips are remembered: many configurations are mapped to each."""
 
 ACCUMULATOR_BYTES = 4
 """Partial results of split keys are fp32."""
@@ -64,7 +69,6 @@ class AttentionMapping:
     total_trips: int
     compulsory_bytes: int
     workspace_bytes: int
-    flops: int
 
     def launch_shape(self) -> LaunchShape:
         """Return the counts that the model of any kernel is made of; CTAs that do nothing are not work."""
@@ -109,7 +113,6 @@ def map_attention(problem: AttentionProblem, config: KernelConfig) -> AttentionM
         total_trips=total * problem.heads,
         compulsory_bytes=attention_bytes(problem),
         workspace_bytes=0,
-        flops=attention_flops(problem),
     )
 
 
@@ -159,31 +162,6 @@ def _sum_of_ceilings(count: int, first: int, step: int, limit: int, divisor: int
     return clipped + floor_sum(inside, divisor, step, first + below * step + divisor - 1)
 
 
-def floor_sum(count: int, divisor: int, step: int, first: int) -> int:
-    """Return the sum of ``(first + i * step) // divisor`` over i in [0, count), in logarithmic time.
-
-    Whole steps are summed as a triangle; what is left counts the lattice points under a line, which are those of the
-    line with axes swapped: Euclid's algorithm (Graham, Knuth and Patashnik, Concrete Mathematics, section 3.5).
-
-    Parameters
-    ----------
-    count, step, first : int
-        Not negative.
-    divisor : int
-        Positive.
-    """
-    total = 0
-    while count > 0:
-        total += (step // divisor) * (count * (count - 1) // 2) + (first // divisor) * count
-        step, first = step % divisor, first % divisor
-        reach = step * count + first
-        count, first = reach // divisor, reach % divisor
-        step, divisor = divisor, step
-        if divisor == 0:
-            break
-    return total
-
-
 def visible_pairs(q_len: int, kv_len: int, is_causal: bool, window: int) -> int:
     """Return the pairs of a query and a key that it sees."""
     if not window:
@@ -205,6 +183,12 @@ def attention_flops(problem: AttentionProblem) -> int:
     return 4 * problem.head_dim * problem.heads * pairs
 
 
+def decode_flops(problem: AttentionDecodeProblem) -> int:
+    """Return the floating-point operations on visible keys, counted as by `attention_flops`."""
+    return 4 * problem.head_dim * problem.heads * sum(_visible_keys(problem))
+
+
+@lru_cache(maxsize=MAX_REMEMBERED)
 def attention_bytes(problem: AttentionProblem) -> int:
     """Return the bytes of Q, K, V and the result, each moved once."""
     element = find_dtype(problem.dtype)
@@ -252,7 +236,7 @@ def map_attention_decode(problem: AttentionDecodeProblem, config: KernelConfig) 
     """
     block_n, splits = int(config["block_n"]), int(config["splits"])
     tiles = problem.kv_heads * row_tiles(problem.group)
-    trips = [decode_trips(length, problem.window, block_n) for length in problem.kv_lengths]
+    trips = all_decode_trips(problem, block_n)
     grid_size = len(trips) * tiles * splits
     return AttentionMapping(
         grid_size=grid_size,
@@ -261,8 +245,13 @@ def map_attention_decode(problem: AttentionDecodeProblem, config: KernelConfig) 
         total_trips=sum(trips) * tiles,
         compulsory_bytes=decode_bytes(problem),
         workspace_bytes=2 * ACCUMULATOR_BYTES * decode_workspace_size(problem, splits),
-        flops=4 * problem.head_dim * problem.heads * sum(_visible_keys(problem)),
     )
+
+
+@lru_cache(maxsize=MAX_REMEMBERED)
+def all_decode_trips(problem: AttentionDecodeProblem, block_n: int) -> tuple[int, ...]:
+    """Return the trips over each sequence."""
+    return tuple(decode_trips(length, problem.window, block_n) for length in problem.kv_lengths)
 
 
 def decode_trips(kv_len: int, window: int, block_n: int) -> int:
@@ -293,6 +282,7 @@ def decode_workspace_size(problem: AttentionDecodeProblem, splits: int) -> int:
     return len(problem.kv_lengths) * problem.heads * splits * (problem.head_dim + 1)
 
 
+@lru_cache(maxsize=MAX_REMEMBERED)
 def decode_bytes(problem: AttentionDecodeProblem) -> int:
     """Return the bytes of Q, the visible keys and values, the page table and the result, each moved once."""
     element = find_dtype(problem.dtype)

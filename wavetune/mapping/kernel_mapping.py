@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wavetune.core.element import find_element
 from wavetune.errors import MappingError, ProblemError
@@ -26,8 +26,7 @@ MAX_COUNT = 2**53
 """Largest count a mapping may give: beyond it floats no longer hold every integer."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchShape:
+class LaunchShape(NamedTuple):
     """What one launch asks of the GPU.
 
     Parameters

@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -68,10 +69,10 @@ def _digest(parts: list[str]) -> str:
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return the Python function inside of Triton's kernels, which keep it as ``fn``; anything else as it is."""
+    """Return the function inside of a kernel of Triton (``fn``) or a cache (``__wrapped__``); else the value."""
     inner = value
-    while not isinstance(inner, FunctionType) and hasattr(inner, "fn"):
-        inner = inner.fn
+    while not isinstance(inner, FunctionType) and (hasattr(inner, "fn") or hasattr(inner, "__wrapped__")):
+        inner = inner.fn if hasattr(inner, "fn") else inner.__wrapped__
     return inner if isinstance(inner, FunctionType) else value
 
 
@@ -109,19 +110,23 @@ def _names(code: CodeType) -> set[str]:
 def _canonical_source(function: FunctionType) -> str:
     try:
         lines, _ = inspect.findsource(function)
-        candidates = [node for node in ast.walk(ast.parse("".join(lines))) if _is_source_of(node, function.__code__)]
+        candidates = [node for node in _functions_of("".join(lines)) if _is_source_of(node, function.__code__)]
     except (OSError, SyntaxError):
         candidates = []
     if not candidates:
         # Typed into a prompt, or the file has changed since: what is left is specific to this version of Python.
         code = function.__code__
         return f"bytecode of {sys.version_info[:2]}: {code.co_code.hex()} {_plain_constants(code)} {code.co_names}"
-    return "\n".join(_canonical_text(node) for node in candidates if isinstance(node, _Function))
+    return "\n".join(map(_canonical_text, candidates))
 
 
-def _is_source_of(node: ast.AST, code: CodeType) -> bool:
-    if not isinstance(node, _Function):
-        return False
+@lru_cache(maxsize=8)
+def _functions_of(source: str) -> tuple[_Function, ...]:
+    """Return the functions of a file, which is parsed once for all of them."""
+    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, _Function))
+
+
+def _is_source_of(node: _Function, code: CodeType) -> bool:
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
     names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
     if first != code.co_firstlineno or tuple(names) != code.co_varnames[: code.co_argcount]:

@@ -12,12 +12,12 @@ from wavetune.core.dtype import find_dtype
 from wavetune.core.grouped_problem import GroupedGemmProblem
 from wavetune.core.problem import Problem
 from wavetune.errors import ConfigError
-from wavetune.mapping.attention import attention_flops, map_attention_decode
+from wavetune.mapping.attention import attention_flops, decode_flops
 from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.report.anatomy import Dissected
 from wavetune.runtime.families import chooser_for
-from wavetune.runtime.family_chooser import form_terms
 from wavetune.runtime.family_file import FamilyFile, FamilyForm
+from wavetune.runtime.family_forms import form_terms
 from wavetune.waves.family_terms import FAMILY_TERMS
 from wavetune.waves.geometry import WaveGeometry, wave_geometry
 
@@ -100,17 +100,17 @@ def dissect_family(
             name: factor * coefficient * term
             for name, coefficient, term in zip(FAMILY_TERMS, form.coefficients, terms, strict=True)
         },
-        compute_us=flops_of(problem, config) / peak,
+        compute_us=flops_of(problem) / peak,
         memory_us=shape.moved_bytes / (arch.dram_gb_per_s * 1e3),
     )
 
 
-def flops_of(problem: Problem, config: KernelConfig) -> int:
+def flops_of(problem: Problem) -> int:
     """Return the floating-point operations that a problem needs; 0 if unknown."""
     if isinstance(problem, GroupedGemmProblem):
         return 2 * problem.tokens * problem.n * problem.k
     if isinstance(problem, AttentionProblem):
         return attention_flops(problem)
     if isinstance(problem, AttentionDecodeProblem):
-        return map_attention_decode(problem, config).flops
+        return decode_flops(problem)
     return 0

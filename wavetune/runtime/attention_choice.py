@@ -287,7 +287,8 @@ def chooser_for(
     if any(launch.grid_size > MAX_DIMENSION for launch in shapes.values()):
         legal = {config for config in possible if shapes[config.select(macro)].grid_size <= MAX_DIMENSION}
     # What was measured is the problem of evenly spaced lengths; another of the same key is not it.
-    is_measured = type(problem).from_dims(problem.dims, problem.dtype, problem.layout) == problem
+    dims = problem.dims
+    is_measured = dims in model.exact and type(problem).from_dims(dims, problem.dtype, problem.layout) == problem
     return FamilyChooser(model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured)
 
 

@@ -8,20 +8,11 @@ from dataclasses import dataclass
 from wavetune.core.config import KernelConfig
 from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.runtime.choice import RankedConfig, Source
-from wavetune.runtime.family_correction import CorrectionTrees
-from wavetune.runtime.family_file import FamilyFile, FamilyForm
-from wavetune.waves.family_terms import family_terms
-from wavetune.waves.geometry import wave_geometry
-from wavetune.waves.terms import BYTES_PER_MB
+from wavetune.runtime.family_file import FamilyFile
+from wavetune.runtime.family_forms import form_latency_us, forms_of
 
 RANGE_OCTAVES = 2.0
 """Forms answer with source ``nearest`` up to this many octaves beyond the measured sizes, as the cells of a GEMM do."""
-
-MAX_MODELS = 64
-"""Models whose trees are kept; all are dropped when there are more."""
-
-# By identity, and with the model, so that no other takes its place: hashing a model would read all of it.
-_trees: dict[int, tuple[FamilyFile, CorrectionTrees]] = {}
 
 Shaper = Callable[[tuple[int, ...], KernelConfig], LaunchShape]
 """Maps the sizes of a problem and a configuration to the launch."""
@@ -46,43 +37,6 @@ class FamilyChoice:
     config: KernelConfig
     source: Source
     latency_us: float
-
-
-def form_latency_us(form: FamilyForm, shape: LaunchShape, num_sms: int) -> float:
-    """Predict one form on one launch, microseconds; 0 for an empty one."""
-    if shape.grid_size == 0:
-        return 0.0
-    terms = form_terms(form, shape, num_sms)
-    return float(sum(coefficient * term for coefficient, term in zip(form.coefficients, terms, strict=True)))
-
-
-def form_terms(form: FamilyForm, shape: LaunchShape, num_sms: int) -> tuple[float, ...]:
-    """Return the value of each term of `wavetune.waves.family_terms.FAMILY_TERMS` on a launch that is not empty."""
-    waves = wave_geometry(shape.grid_size, form.ctas_per_sm, num_sms)
-    return family_terms(
-        grid_size=float(shape.grid_size),
-        loop_trips=float(shape.loop_trips),
-        total_trips=float(shape.total_trips),
-        waves=float(waves.waves),
-        depth=float(waves.depth),
-        ctas_per_sm=float(form.ctas_per_sm),
-        num_sms=num_sms,
-        moved_mb=shape.moved_bytes / BYTES_PER_MB,
-    )
-
-
-def trees_of(model: FamilyFile) -> CorrectionTrees | None:
-    """Return what corrects the forms of a model, if anything does; one for every chooser of the model."""
-    if model.correction is None:
-        return None
-    known = _trees.get(id(model))
-    if known is None or known[0] is not model:
-        if len(_trees) >= MAX_MODELS:
-            _trees.clear()
-        forms = model.forms
-        trees = CorrectionTrees(model.correction, [f.config for f in forms], [f.ctas_per_sm for f in forms])
-        known = _trees[id(model)] = (model, trees)
-    return known[1]
 
 
 class FamilyChooser:
@@ -120,7 +74,7 @@ class FamilyChooser:
         self._shape = shape
         self._places = [i for i, form in enumerate(model.forms) if usable is None or form.config in usable]
         self._forms = [model.forms[place] for place in self._places]
-        self._trees = trees_of(model)
+        self._ready = forms_of(model, self.num_sms)
         # What was measured on the whole GPU says little about a part of it, or about other kernels.
         has_exact = use_exact and not is_stand_in and self.num_sms == model.num_sms
         self._exact = model.exact if has_exact else {}
@@ -169,12 +123,7 @@ class FamilyChooser:
 
     def _latencies(self, dims: tuple[int, ...]) -> list[float]:
         shapes = [self._shape(dims, form.config) for form in self._forms]
-        latencies = [
-            form_latency_us(form, shape, self.num_sms) for form, shape in zip(self._forms, shapes, strict=True)
-        ]  # fmt: skip
-        if self._trees is None:
-            return latencies
-        return self._trees.correct(latencies, self._places, dims, shapes, self.num_sms)
+        return self._ready.latencies(dims, self._places, shapes)
 
     def launch(self, dims: tuple[int, ...], config: KernelConfig) -> LaunchShape:
         """Return the launch of a configuration."""
@@ -184,7 +133,7 @@ class FamilyChooser:
         """Return what the latency of the form at a place in the model is multiplied by; 1 if nothing corrects it."""
         form = self.model.forms[place]
         latency_us = form_latency_us(form, self._shape(dims, form.config), self.num_sms)
-        if self._trees is None or latency_us == 0.0 or place not in self._places:
+        if latency_us == 0.0 or place not in self._places:
             return 1.0
         return self._latencies(dims)[self._places.index(place)] / latency_us
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, Union
 from zlib import crc32
 
 from wavetune.core.config import KernelConfig
 from wavetune.mapping.kernel_mapping import LaunchShape
+from wavetune.runtime.boosted_trees import BoostedTrees, Node
 
 LAUNCH_FEATURES = (
     "ctas_per_sm", "grid_size", "loop_trips", "total_trips", "moved_bytes", "depth", "waves", "depth_fill", "wave_fill",
@@ -33,15 +33,9 @@ MAX_LOG_FACTOR = 0.7
 """A factor stays within 2 either way: beyond it, it would be repairing a broken form."""
 
 N_CONTENDERS = 8
-"""Forms that are corrected for an answer, the fastest as they are: trees take about 20 us a form, and those behind do
+"""Forms that are corrected for an answer, the fastest as they are: trees take about 5 us a form, and those behind do
 not win. With 8, 12, 16 and all of 48, the mean regret of held-out choices was the same within 0.1 % for three families
 (H200, 2026-11)."""
-
-MAX_DEPTH = 64
-"""Deepest tree that a file may hold."""
-
-Node: TypeAlias = Union[float, "tuple[int, float, Node, Node]"]
-"""A leaf, or the number of a feature, a threshold, and where to go if the feature is at most that, or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +95,11 @@ class CorrectionTrees:
     def __init__(
         self, correction: FamilyCorrection, configs: Sequence[KernelConfig], ctas_per_sm: Sequence[int]
     ) -> None:
-        self._trees = correction.trees
-        self._fixed = [form_features(config) for config in configs]
-        self._n_fixed = len(configs[0])
+        self._trees = BoostedTrees(correction.trees)
+        # What the fields of a configuration rule out is settled once a form, what sizes rule out once a key.
+        self._of_form = [self._trees.mask(form_features(config)) for config in configs]
+        self._first_size = len(configs[0])
         self._resident = ctas_per_sm
-        # What trees ask about the configuration is settled once a form; single dictionary operations, which threads
-        # see whole.
-        self._of_form: dict[int, tuple[float, tuple[Node, ...]]] = {}
 
     def correct(
         self, latencies: Sequence[float], places: Sequence[int], dims: Sequence[int], shapes: Sequence[LaunchShape],
@@ -135,40 +127,16 @@ class CorrectionTrees:
         """
         order = sorted(range(len(latencies)), key=latencies.__getitem__)
         corrected, slowest = list(latencies), 0.0
+        of_sizes = self._trees.mask(dims, self._first_size)
+        first_count = self._first_size + len(dims)
         for index in order[:N_CONTENDERS]:
             if shapes[index].grid_size:
-                corrected[index] *= math.exp(self.log_factor(places[index], dims, shapes[index], num_sms))
+                place = places[index]
+                counts = launch_features(shapes[index], self._resident[place], num_sms)
+                left = self._of_form[place] & of_sizes & self._trees.mask(counts, first_count)
+                total = min(max(self._trees.total(left), -MAX_LOG_FACTOR), MAX_LOG_FACTOR)
+                corrected[index] *= math.exp(total)
                 slowest = max(slowest, corrected[index])
         for index in order[N_CONTENDERS:]:
             corrected[index] = max(corrected[index], slowest)
         return corrected
-
-    def log_factor(self, place: int, dims: Sequence[int], shape: LaunchShape, num_sms: int) -> float:
-        """Return the logarithm of the factor on the form at a place, on a launch that is not empty."""
-        known = self._of_form.get(place)
-        if known is None:
-            known = self._of_form[place] = self._settle(place)
-        total, trees = known
-        values = (*dims, *launch_features(shape, self._resident[place], num_sms))
-        for node in trees:
-            while isinstance(node, tuple):
-                feature, threshold, low, high = node
-                node = low if values[feature] <= threshold else high
-            total += node
-        return min(max(total, -MAX_LOG_FACTOR), MAX_LOG_FACTOR)
-
-    def _settle(self, place: int) -> tuple[float, tuple[Node, ...]]:
-        """Return the sum of the trees that are a constant for a form, and the others, features counted from sizes."""
-        fixed, n_fixed = self._fixed[place], self._n_fixed
-
-        def settle(node: Node) -> Node:
-            while isinstance(node, tuple):
-                feature, threshold, low, high = node
-                if feature >= n_fixed:
-                    return feature - n_fixed, threshold, settle(low), settle(high)
-                node = low if fixed[feature] <= threshold else high
-            return node
-
-        settled = [settle(tree) for tree in self._trees]
-        constant = sum(node for node in settled if not isinstance(node, tuple))
-        return constant, tuple(node for node in settled if isinstance(node, tuple))

@@ -16,8 +16,9 @@ from typing import Any
 from wavetune.core.arch import find_arch
 from wavetune.core.config import KernelConfig
 from wavetune.errors import ConfigError, ModelFileError, WavetuneError
+from wavetune.runtime.boosted_trees import MAX_LEAVES, Node, count_leaves
 from wavetune.runtime.document_reader import MAX_NUMBER, DocumentReader
-from wavetune.runtime.family_correction import MAX_DEPTH, FamilyCorrection, Node, feature_names
+from wavetune.runtime.family_correction import FamilyCorrection, feature_names
 from wavetune.runtime.json_document import (
     block,
     dump,
@@ -304,15 +305,17 @@ class _FamilyReader(DocumentReader):
         def read(value: Any, field: str, depth: int = 0) -> Node:
             if not isinstance(value, list):
                 return self._as_signed(value, field)
-            if len(value) != 4 or depth == MAX_DEPTH:
+            if len(value) != 4 or depth == MAX_LEAVES:
                 self.fail(field, "expected a leaf, or feature, threshold and two branches")
             feature = self._as_integer(value[0], field, 0, len(features) - 1)
             low, high = (read(value[side], field, depth + 1) for side in (2, 3))
             return feature, self._as_signed(value[1], field), low, high
 
-        return FamilyCorrection(
-            features, self._as_list(self._get(document, "correction_trees"), "correction_trees", read)
-        )
+        trees = self._as_list(self._get(document, "correction_trees"), "correction_trees", read)
+        for index, tree in enumerate(trees):
+            if count_leaves(tree) > MAX_LEAVES:
+                self.fail(f"correction_trees[{index}]", f"more than {MAX_LEAVES} leaves")
+        return FamilyCorrection(features, trees)
 
     def _as_signed(self, value: Any, field: str) -> float:
         return self._as_number(value, field, -MAX_NUMBER)

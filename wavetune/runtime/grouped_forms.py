@@ -21,10 +21,12 @@ from wavetune.mapping.grouped_gemm import (
 from wavetune.mapping.grouped_shape import GroupedShaper
 from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.mapping.legality import TMA_ALIGNMENT
-from wavetune.runtime.family_chooser import FamilyChooser, trees_of
+from wavetune.runtime.family_chooser import FamilyChooser
 from wavetune.runtime.family_file import FamilyFile
-from wavetune.waves.family_terms import CROWDS, N_BASIC_TERMS
-from wavetune.waves.terms import BYTES_PER_MB
+from wavetune.runtime.family_forms import forms_of
+
+_Tile = tuple[int, int, int, int]
+"""block_m, block_n, block_k, group_m."""
 
 SURPLUS_CTA_US = 0.5
 """Time that a CTA beyond the last tile takes from its SM: it reads the group sizes, sums them up and ends. Not measured
@@ -60,21 +62,18 @@ class GroupedForms:
         self.configs = tuple(form.config for form in model.forms)
         self.shape = GroupedShaper(model.dtype, model.layout, self.arch)
         self.is_near = FamilyChooser(model, self.shape, self.num_sms, is_stand_in=is_stand_in).is_near
-        self._sizes = [_tile(config) for config in self.configs]
-        self._heights = sorted({block_m for block_m, *_ in self._sizes})
-        self._least_width = min(block_n for _, block_n, *_ in self._sizes)
-        self._forms = [
-            (*tile, form.ctas_per_sm * self.num_sms, form.config["schedule"] == "tile", form.coefficients)
-            for tile, form in zip(self._sizes, model.forms, strict=True)
-        ]
-        self._trees = trees_of(model)
+        self._tiles = [_tile(config) for config in self.configs]
+        self._heights = sorted({block_m for block_m, *_ in self._tiles})
+        self._least_width = min(block_n for _, block_n, *_ in self._tiles)
+        self._ready = forms_of(model, self.num_sms)
+        self._has_surplus = [config["schedule"] == "tile" for config in self.configs]
         self._needs_alignment = [config["load"] == "tma" for config in self.configs]
 
     def legal(self, problem: GroupedGemmProblem) -> list[int]:
         """Return the forms that may be launched on a problem."""
         places = list(range(len(self.configs)))
         if not _fits_grid(problem, self._heights[0], self._least_width):
-            places = [index for index in places if _fits_grid(problem, *self._sizes[index][:2])]
+            places = [index for index in places if _fits_grid(problem, *self._tiles[index][:2])]
         if problem.alignment >= TMA_ALIGNMENT:
             return places
         return [index for index in places if not self._needs_alignment[index]]
@@ -100,46 +99,28 @@ class GroupedForms:
         """
         n, k, num_sms, l2_bytes = problem.n, problem.k, self.num_sms, self.arch.l2_bytes
         rows = {block_m: tile_rows(problem.group_sizes, block_m)[0] for block_m in self._heights}
-        extra = dict.fromkeys(self._heights, 0)
-        if not is_known:
-            experts, tokens = problem.experts, problem.tokens
-            extra = {block_m: launched_tile_rows(experts, tokens, block_m) - rows[block_m] for block_m in rows}
         compulsory = grouped_bytes(problem)
         # Weights that fit in the cache are read once, whatever the tiles: the usual case.
         is_reread = grouped_reread_bytes(problem, 1, 1, l2_bytes) > 0
-        latencies, surplus_us, shapes = [], [], []
+        shapes: dict[_Tile, LaunchShape] = {}
         for index in indices:
-            block_m, block_n, block_k, group_m, width, has_surplus, terms = self._forms[index]
-            launch, wave, wave_trip, depth_trip, work, work_trip, longest, makespan, per_mb = terms[:N_BASIC_TERMS]
-            wave_longest, depth_longest, *crowds = terms[N_BASIC_TERMS:]
-            columns, trips = -(-n // block_n), -(-k // block_k)
-            grid = rows[block_m] * columns
-            moved = compulsory
-            if is_reread:
-                moved += grouped_reread_bytes(problem, block_m, group_m, l2_bytes)
-            depth = -(-grid // num_sms)
-            # All CTAs run equally many trips, so the longest is the mean.
-            latency_us = (
-                launch
-                + (wave + (wave_trip + wave_longest) * trips) * -(-grid // width)
-                + (depth_trip + depth_longest) * trips * depth
-                + (work + work_trip * trips) * grid / num_sms
-                + (longest + makespan * max(1.0, grid / num_sms)) * trips
-                + per_mb * moved / BYTES_PER_MB
-            )
-            if any(crowds):
-                full, rest = divmod(depth, width // num_sms)
-                for coefficient, count in zip(crowds, CROWDS, strict=True):
-                    crowd = full * max(width // num_sms - count, 0) + max(rest - count, 0)
-                    latency_us += coefficient * crowd * trips
-            latencies.append(latency_us)
-            surplus_us.append(SURPLUS_CTA_US * extra[block_m] * columns / num_sms if has_surplus else 0.0)
-            if self._trees is not None:
-                shapes.append(LaunchShape(grid, trips, grid * trips, moved))
-        if self._trees is not None:
-            latencies = self._trees.correct(latencies, indices, problem.dims, shapes, num_sms)
-        if not is_known:
-            latencies = [latency_us + more for latency_us, more in zip(latencies, surplus_us, strict=True)]
+            tile = self._tiles[index]
+            if tile not in shapes:
+                block_m, block_n, block_k, group_m = tile
+                # All CTAs run equally many trips.
+                grid, trips = rows[block_m] * -(-n // block_n), -(-k // block_k)
+                reread = grouped_reread_bytes(problem, block_m, group_m, l2_bytes) if is_reread else 0
+                shapes[tile] = LaunchShape(grid, trips, grid * trips, compulsory + reread)
+        of_indices = [shapes[self._tiles[index]] for index in indices]
+        latencies = self._ready.latencies(problem.dims, indices, of_indices)
+        if is_known:
+            return latencies
+        experts, tokens = problem.experts, problem.tokens
+        extra = {block_m: launched_tile_rows(experts, tokens, block_m) - rows[block_m] for block_m in rows}
+        for position, index in enumerate(indices):
+            if self._has_surplus[index]:
+                block_m, block_n, *_ = self._tiles[index]
+                latencies[position] += SURPLUS_CTA_US * extra[block_m] * -(-n // block_n) / num_sms
         return latencies
 
 
@@ -149,6 +130,6 @@ def _fits_grid(problem: GroupedGemmProblem, block_m: int, block_n: int) -> bool:
     return rows * -(-problem.n // block_n) <= MAX_DIMENSION
 
 
-def _tile(config: KernelConfig) -> tuple[int, int, int, int]:
+def _tile(config: KernelConfig) -> _Tile:
     block_m, block_n, block_k, group_m = (int(config[name]) for name in ("block_m", "block_n", "block_k", "group_m"))
     return block_m, block_n, block_k, group_m
