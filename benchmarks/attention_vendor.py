@@ -46,7 +46,7 @@ MAX_ERROR = 0.02
 def prefill_problems(dtype: str) -> list[AttentionProblem]:
     """Return causal prefills of `TOKENS` tokens."""
     return [
-        AttentionProblem((length,) * (TOKENS // length), (), heads, kv_heads, HEAD_DIM, dtype=dtype)
+        AttentionProblem((length,) * (TOKENS // length), (), heads, kv_heads, HEAD_DIM, True, dtype=dtype)
         for heads, kv_heads in HEADS
         for length in LENGTHS
     ]

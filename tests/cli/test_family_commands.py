@@ -37,7 +37,7 @@ SIZES = {
 }
 PROBLEMS = {
     "grouped_gemm": GroupedGemmProblem((12, 0, 7, 300, 64), 1536, 2048),
-    "attention": AttentionProblem((2000,) * 4, (), 32, 8),
+    "attention": AttentionProblem((2000,) * 4, (), 32, 8, is_causal=True),
     "attention_decode": AttentionDecodeProblem((5000, 70, 1234), 32, 8),
 }
 

@@ -170,7 +170,7 @@ def test_the_fixed_rule_answers_everywhere(name: str, head_dim: int) -> None:
     """Something legal for every GPU, head dimension and length."""
     arch = ARCHS[name]
     for length in (1, 64, 100, 9000):
-        problem = AttentionProblem((length,) * 3, (), 8, 2, head_dim)
+        problem = AttentionProblem((length,) * 3, (), 8, 2, head_dim, True)
         assert illegal_reason(problem, find_family("attention").fallback_config(problem, arch), arch) is None
         step = AttentionDecodeProblem((length, 0), 8, 2, head_dim)
         assert decode_illegal_reason(step, find_family("attention_decode").fallback_config(step, arch), arch) is None

@@ -114,7 +114,7 @@ def test_micro_fields_do_not_change_the_mapping(name: str) -> None:
     """What compiles does not change what is launched."""
     config = make_config()
     changed = config.replace(**{name: "separate" if name == "masking" else 2 * int(config[name])})
-    problem = AttentionProblem((1000, 500))
+    problem = AttentionProblem((1000, 500), is_causal=True)
     assert map_attention(problem, changed) == map_attention(problem, config)
 
 
@@ -173,7 +173,7 @@ def simulate(trips: list[int], num_sms: int) -> int:
 def test_scheduled_trips_are_those_of_list_scheduling(order: str, length: int, heads: int) -> None:
     """Causal blocks of one head after another within 5 %, longest first within 3 %, for several waves of CTAs."""
     config = make_config(order=order)
-    problem = AttentionProblem((length,), heads=heads)
+    problem = AttentionProblem((length,), heads=heads, is_causal=True)
     blocks = range(length // 128)
     one = [block_trips(block, length, length, True, 0, 128, 64) for block in blocks]
     launched = one * heads if order == IN_ORDER else sorted(one * heads, reverse=True)

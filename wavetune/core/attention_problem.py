@@ -61,7 +61,7 @@ class AttentionProblem(_SharedHeads):
         Query heads, and the key and value heads that they share; ``kv_heads`` divides ``heads``.
     head_dim : {64, 96, 128, 256}
         Elements of a head.
-    is_causal : bool, default=True
+    is_causal : bool, default=False
         Whether query i sees key j only if ``j <= i + kv_length - q_length``.
     window : int, default=0
         Keys and queries at this distance or more do not see each other; 0 for no window.
@@ -83,7 +83,7 @@ class AttentionProblem(_SharedHeads):
     heads: int = 1
     kv_heads: int = 1
     head_dim: int = 128
-    is_causal: bool = True
+    is_causal: bool = False
     window: int = 0
     dtype: str = "bf16"
     is_packed: bool = False

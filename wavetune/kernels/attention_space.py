@@ -44,13 +44,13 @@ flight, 5 two, 7 three."""
 
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
-_ROOMY = AttentionProblem((2**14,), head_dim=64)
+_ROOMY = AttentionProblem((2**14,), head_dim=64, is_causal=True)
 _ROOMY_CACHE = AttentionDecodeProblem((2**17,), head_dim=64)
 
 
 def attention_space(arch: ArchSpec, dtype: str = "bf16") -> list[KernelConfig]:
     """Return the candidate configurations of a prefill, without repeats, in a stable order, for all head dimensions."""
-    probe = AttentionProblem(_ROOMY.q_lengths, head_dim=64, dtype=dtype)
+    probe = AttentionProblem(_ROOMY.q_lengths, head_dim=64, is_causal=True, dtype=dtype)
     configs: dict[KernelConfig, None] = {}
     for block_m, block_n, num_warps, stages, max_registers in _TILES:
         for num_stages, order, masking in product(stages, (LONGEST_FIRST, IN_ORDER), ("edges", "separate")):

@@ -142,15 +142,15 @@ def test_extreme_scores(dtype: str, masking: str) -> None:
 
 def test_no_keys_and_no_queries() -> None:
     """Nothing is launched: zeros without keys, nothing at all without queries."""
-    problem = AttentionProblem((5, 3), (0, 0), 2, 1, 64, dtype="fp16")
+    problem = AttentionProblem((5, 3), (0, 0), 2, 1, 64, True, dtype="fp16")
     launch(make_attention_operands(problem, "cpu", 7, has_lse=True)[0], make_config())
-    problem = AttentionProblem((0,), (4,), 2, 1, 64, dtype="fp16")
+    problem = AttentionProblem((0,), (4,), 2, 1, 64, True, dtype="fp16")
     launch(make_attention_operands(problem, "cpu", 7)[0], make_config())
 
 
 def test_launched_grid_is_that_of_the_mapping() -> None:
     """Model and launch cannot disagree."""
-    problem = AttentionProblem((33, 64, 5), (), 4, 2, 64, dtype="fp16")
+    problem = AttentionProblem((33, 64, 5), (), 4, 2, 64, True, dtype="fp16")
     operands = make_attention_operands(problem, "cpu", 8)[0]
     for block_m in (16, 64):
         config = make_config(block_m=block_m, num_warps=1)
