@@ -138,8 +138,29 @@ def test_mistakes(cli):
         assert result.code == 3
         assert verb[1] in result.stderr
     Path("good.csv").write_text("m,n,k\n8,16,32\n")
-    assert cli("workload", "merge", "good.csv", "good.csv").code == 2
+    Path("link.csv").symlink_to("good.csv")
+    for again in ("good.csv", "./good.csv", "link.csv"):
+        assert cli("workload", "merge", "good.csv", again).code == 2
+    assert cli("workload", "import", "good.csv", "./good.csv").code == 3
     assert cli("workload", "split", "good.csv", "--by", "colour").code == 2
+
+
+def test_no_verb_exchanges_rows_and_columns(cli):
+    """What export writes column-major is imported as it was; verbs that read workloads say so, and read nothing."""
+    Path("w.csv").write_text("m,n,k,count\n48,5120,3200,640\n")
+    assert cli("export", "w.csv", "--format", "quicktune-csv", "--arch", "h200", "--out", "q.csv").code == 0
+    for verb in (
+        "workload merge q.csv",
+        "workload split q.csv",
+        "freeze --out p.json --workload q.csv",
+        "verify q.csv",
+    ):
+        result = cli(*verb.split())
+        assert result.code == 3, verb
+        assert "column-major" in result.stderr
+        assert "wavetune workload import q.csv" in result.stderr
+    assert cli("workload", "import", "q.csv", "--out", "back.json").code == 0
+    assert Workload.read("back.json").gemm_problems() == Workload.read("w.csv").gemm_problems()
 
 
 def test_calibrate_and_measure_read_what_import_writes(cli):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from wavetune.core.dtype import DTYPES
 from wavetune.core.element import ELEMENTS, find_element
+from wavetune.core.family_workload import problem_of_key
 from wavetune.core.problem import GemmProblem
 from wavetune.core.workload import Workload, write_problems
 from wavetune.core.workload_entry import OPERATIONS, WorkloadEntry, WorkloadKey
@@ -38,10 +39,14 @@ def keys(draw: st.DrawFn) -> WorkloadKey:
         groups = (*draw(st.lists(shape, max_size=4)), (1, n, k))
         m, n, k = sum(g[0] for g in groups), max(g[1] for g in groups), max(g[2] for g in groups)
     element = st.sampled_from(["", *ELEMENTS])
+    dtype = draw(st.sampled_from(ELEMENTS))
+    # The dtype of a kernel says these itself.
+    compute = "" if dtype == "fp8_fast" else draw(element)
+    scale = "none" if dtype == "fp8_block128" else draw(WORDS)
     return WorkloadKey(
-        m, n, k, operation, draw(st.sampled_from(ELEMENTS)), draw(st.sampled_from(["nk", "kn"])),
-        draw(st.sampled_from(["mk", "km"])), draw(element), draw(element), draw(element), draw(element), batch, groups,
-        draw(st.booleans()), draw(WORDS), draw(WORDS), draw(st.sampled_from(["none", "a", "ab"])),
+        m, n, k, operation, dtype, draw(st.sampled_from(["nk", "kn"])),
+        draw(st.sampled_from(["mk", "km"])), draw(element), draw(element), draw(element), compute, batch, groups,
+        draw(st.booleans()), draw(WORDS), scale, draw(st.sampled_from(["none", "a", "ab"])),
         draw(st.integers(0, 64)), draw(st.integers(0, 8)), draw(st.booleans()), draw(st.sampled_from([0, 1, 16])),
     )  # fmt: skip
 
@@ -100,6 +105,26 @@ def test_types_that_follow_from_others_are_filled_in():
     assert WorkloadKey(1, 1, 1, dtype="int8").dtype_d == "int32"
     assert WorkloadKey(1, 1, 1, dtype="fp32", compute="tf32") != WorkloadKey(1, 1, 1, dtype="fp32")
     assert find_element("torch.float8_e5m2") == "fp8_e5m2"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "spelled_out"),
+    [("fp8_block128", {"scale": "block128x128"}), ("fp8_fast", {"compute": "fp32_fast_fp8"})],
+)
+def test_one_call_has_one_spelling(dtype: str, spelled_out: dict[str, str]):
+    """The dtype of a kernel, and element type with scale or accumulation, are one key, for the same kernels."""
+    short, long = WorkloadKey(4, 128, 256, dtype=dtype), WorkloadKey(4, 128, 256, dtype="fp8", **spelled_out)
+    assert short == long
+    assert long.kernel_dtype == dtype
+    assert WorkloadKey(4, 128, 256, dtype="fp8", dtype_b=dtype, **spelled_out) == long
+    (entry,) = Workload((WorkloadEntry(short, 2), WorkloadEntry(long, 3))).entries
+    assert entry.count == 5
+    assert entry.key.gemm_problem() == GemmProblem(4, 128, 256, dtype)
+    grouped = WorkloadKey(4, 128, 256, "grouped_gemm", dtype, batch=2)
+    assert problem_of_key(grouped).dtype == dtype
+    (name, _), *_ = spelled_out.items()
+    with pytest.raises(ProblemError, match=f"dtype {dtype} says {name}"):
+        WorkloadKey(4, 128, 256, dtype=dtype, **{name: "fp16"})
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 from pathlib import Path
 
 import pytest
 from workload_reading import DATA, read, read_all, short
 
+from wavetune.core.workload import Workload
 from wavetune.errors import WorkloadError
 from wavetune.workloads.account import MAX_REASONS, FileAccount
+from wavetune.workloads.exact_lines import ExactLines
 
 UNTUNED = "GemmTunableOp_BFloat16_TN,tn_5120_48_3200_ld_3200_3200_5120"
 
@@ -138,7 +142,7 @@ def test_mixed_versions_in_tunableop_files(tmp_path: Path):
 
 
 def test_rows_that_disagree(tmp_path: Path):
-    """Two choices for one problem, in one file or in two, are not merged; the first is kept."""
+    """Two choices for one problem in one file are not merged: the first is kept; another rank's are repeats."""
     path, other = tmp_path / "a0.csv", tmp_path / "b0.csv"
     path.write_text(f"{UNTUNED},Default,0.01\n{UNTUNED},Gemm_Hipblaslt_1,0.009\n{UNTUNED},Default,0.01\n")
     problems, (account,) = read_all(path)
@@ -147,7 +151,9 @@ def test_rows_that_disagree(tmp_path: Path):
     assert (account.bad, account.repeated) == (1, 1)
     assert "a0.csv:1" in account.reasons()[0].reason
     other.write_text(f"{UNTUNED},Default,0.02\n")
-    assert "a0.csv:1" in refused(path, other)[1]
+    problems, (_, account) = read_all(path, other)
+    assert (account.bad, account.repeated, account.recognised) == (0, 1, 1)
+    assert [(p["count"], p["extra"]["latency_us"]) for p in problems] == [(1, 10.0)]
 
 
 def test_rows_of_another_gpu(tmp_path: Path):
@@ -241,8 +247,31 @@ def test_files_that_cannot_be_read(tmp_path: Path):
         read(tmp_path)
     with pytest.raises(WorkloadError, match="named twice"):
         read(DATA / "plain.csv", DATA / "plain.csv")
+    (tmp_path / "link.csv").symlink_to(DATA / "plain.csv")
+    for other in (DATA / "../data/plain.csv", tmp_path / "link.csv"):
+        with pytest.raises(WorkloadError, match="named twice"):
+            read(DATA / "plain.csv", other)
+        with pytest.raises(WorkloadError, match="named twice"):
+            ExactLines([DATA / "plain.csv", other])
     with pytest.raises(WorkloadError, match="unknown format"):
         read(DATA / "plain.csv", format="parquet")
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        ("m,n,k\n1,2,3\n".encode("utf-16"), "text in UTF-16; convert it: iconv -f UTF-16"),
+        (bz2.compress(b"m,n,k\n1,2,3\n"), "packed by bzip2; convert it: bunzip2"),
+        (lzma.compress(b"m,n,k\n1,2,3\n"), "packed by xz; convert it: unxz"),
+        (b"PK\x03\x04 and so on", "a zip archive or a spreadsheet"),
+    ],
+)
+def test_what_is_no_plain_text_is_named(data: bytes, what: str, tmp_path: Path):
+    """Other encodings and packers are said by name, with what to do, by every reader of workloads."""
+    (tmp_path / "f").write_bytes(data)
+    for reader in (read, Workload.read):
+        with pytest.raises(WorkloadError, match=what):
+            reader(tmp_path / "f")
 
 
 def test_noise_alone_is_no_workload(tmp_path: Path):

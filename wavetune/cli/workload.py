@@ -38,7 +38,10 @@ def import_command(
     ] = "bf16",
     layout: Annotated[str, typer.Option("--layout", metavar="NAME", help="Layout of problems that do not say.")] = "nk",
     device: Annotated[
-        str, typer.Option("--device", metavar="NAME", help="Of tuned files, take the rows of this GPU only.")
+        str,
+        typer.Option(
+            "--device", metavar="NAME", help="Of tuned files, take the rows of this GPU, or number of compute units."
+        ),
     ] = "",
     hidden_size: Annotated[
         int, typer.Option("--hidden-size", metavar="N", min=0, help="Of the model, for fused-experts files.")

@@ -52,8 +52,10 @@ def merge_command(
     ] = None,
 ) -> None:
     """Add workloads up: counts of equal problems are added, sources kept."""
-    if len(set(files)) < len(files):
-        raise typer.BadParameter("a file is named twice; its calls would count twice")
+    from wavetune.workloads.source import named_twice
+
+    if twice := named_twice(files):
+        raise typer.BadParameter(f"the file {twice} is named twice; its calls would count twice")
     entries: list[WorkloadEntry] = []
     for path in files:
         read = Workload.read(path).entries

@@ -68,7 +68,7 @@ def problem_of_key(key: WorkloadKey) -> Problem | None:
             sizes = tuple(group[0] for group in key.groups)
         else:
             return None
-        return GroupedGemmProblem(sizes, key.n, key.k, key.dtype, "nk", key.alignment)
+        return GroupedGemmProblem(sizes, key.n, key.k, key.kernel_dtype, "nk", key.alignment)
     if key.operation == "attention" and key.heads:
         kv_heads, batch = key.kv_heads or key.heads, check_sequences("batch", key.batch)
         if key.m == 1 and key.n > 1:

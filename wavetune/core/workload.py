@@ -7,6 +7,7 @@ gzip.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -22,15 +23,24 @@ from wavetune.core.problem import GemmProblem
 from wavetune.core.strict_json import json_error, load_json
 from wavetune.core.whole_file import describe_os_error, replacing
 from wavetune.core.workload_entry import ENTRY_FIELDS, WorkloadEntry, WorkloadKey
+from wavetune.core.workload_table import FUSED_EXPERTS, PLAIN, SIZES, plain_columns, table_kind, why_not_plain
 from wavetune.errors import WavetuneError, WorkloadError
 
 SCHEMA_VERSION = 1
 
 _GZIP = b"\x1f\x8b"
+_UTF_16 = "iconv -f UTF-16 -t UTF-8 {path} > utf8.txt"
+_FOREIGN = (
+    (b"BZh", "packed by bzip2", "bunzip2 -k {path}"),
+    (b"\xfd7zXZ\0", "packed by xz", "unxz -k {path}"),
+    (b"\x28\xb5\x2f\xfd", "packed by zstd", "unzstd {path}"),
+    (b"PK\x03\x04", "a zip archive or a spreadsheet", "unzip {path}, or save the sheet as CSV"),
+    (codecs.BOM_UTF16_LE, "text in UTF-16", _UTF_16),
+    (codecs.BOM_UTF16_BE, "text in UTF-16", _UTF_16),
+)
 _OF_LOGS = "Logs: `wavetune workload import`"
-_SIZES = ("m", "n", "k")
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_INTEGER_COLUMNS = (*_SIZES, "count", "batch", "heads", "kv_heads", "alignment")
+_INTEGER_COLUMNS = (*SIZES, "count", "batch", "heads", "kv_heads", "alignment")
 _BOOLEAN_COLUMNS = ("bias", "is_causal")
 _TEXT_COLUMNS = (
     "operation", "dtype", "layout", "layout_a", "dtype_b", "dtype_c", "dtype_d", "compute", "activation", "scale",
@@ -107,6 +117,7 @@ class Workload:
         -------
         Workload
             Never empty. Columns of a CSV file that a workload does not have are ignored; capitals make no difference.
+            Tables of other tools, which may be column-major, are refused: `wavetune.core.workload_table`.
 
         Raises
         ------
@@ -169,11 +180,22 @@ def _text_writer(raw: IO[bytes], compressed: bool) -> Iterator[IO[str]]:
 def _read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
+        foreign = foreign_bytes(data, path)
+        if foreign:
+            raise WorkloadError(f"{path}: cannot read: {foreign}")
         return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8-sig")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         expected = "expected a workload in JSON, or CSV with the columns m,n,k"
         raise WorkloadError(f"{path}: cannot read ({reason}); {expected}") from None
+
+
+def foreign_bytes(data: bytes, path: str | Path) -> str:
+    """Say what a file is, by its first bytes, if it is neither text in UTF-8 nor gzip; empty if it may be either."""
+    for start, what, advice in _FOREIGN:
+        if data.startswith(start):
+            return f"this is {what}; convert it: {advice.format(path=path)}"
+    return ""
 
 
 def problems_of_text(path: str | Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -206,15 +228,7 @@ def _csv_problems(path: str | Path, text: str) -> Iterator[tuple[str, Mapping[st
     """Yield file and line of a row, and the row's problem."""
     rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
     try:
-        header = [name.strip().lower() for name in next(rows, [])]
-        missing = [name for name in _SIZES if name not in header]
-        if missing:
-            raise WorkloadError(
-                f"{path}:1: no column {missing[0]!r}; the first line must name the columns m,n,k. {_OF_LOGS}"
-            )
-        reason = repeated_column(header)
-        if reason:
-            raise WorkloadError(f"{path}:1: {reason}")
+        header = _plain_header(path, next(rows, []))
         for cells in rows:
             if any(cell.strip() for cell in cells):
                 place = f"{path}:{rows.line_num}"
@@ -227,11 +241,19 @@ def _csv_problems(path: str | Path, text: str) -> Iterator[tuple[str, Mapping[st
         raise WorkloadError(f"{path}:{rows.line_num}: no CSV: {error}") from None
 
 
-def repeated_column(header: Sequence[str]) -> str:
-    """Say which column is named twice, so that a row has two values for it; empty if none is."""
-    names = [name for name in header if name]
-    repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    return f"the column {repeated[0]!r} stands twice; name every column once" if repeated else ""
+def _plain_header(path: str | Path, cells: Sequence[str]) -> list[str]:
+    kind = table_kind(cells, path)
+    if not kind:
+        names = [cell.strip().lower() for cell in cells]
+        missing = next(name for name in SIZES if name not in names)
+        raise WorkloadError(f"{path}:1: no column {missing!r}; the first line must name the columns m,n,k. {_OF_LOGS}")
+    if kind != PLAIN:
+        advice = "" if kind == FUSED_EXPERTS else f". Read it with `wavetune workload import {path}`"
+        raise WorkloadError(f"{path}:1: {why_not_plain(kind, cells)}{advice}")
+    try:
+        return plain_columns(cells)
+    except WorkloadError as error:
+        raise WorkloadError(f"{path}:1: {error}") from None
 
 
 def problem_of_cells(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
@@ -245,12 +267,12 @@ def problem_of_cells(header: Sequence[str], cells: Sequence[str]) -> dict[str, A
     row = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if name in ENTRY_FIELDS}
     problem: dict[str, Any] = {}
     for name in _INTEGER_COLUMNS:
-        if not row.get(name) and name not in _SIZES:
+        if not row.get(name) and name not in SIZES:
             continue
         try:
             problem[name] = int(row.get(name, ""))
         except ValueError:
-            names = ",".join(_SIZES) if name in _SIZES else name
+            names = ",".join(SIZES) if name in SIZES else name
             raise WorkloadError(f"{names} must be integers, got {list(cells)}") from None
     for name in _BOOLEAN_COLUMNS:
         if row.get(name):

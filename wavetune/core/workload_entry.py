@@ -48,7 +48,8 @@ class WorkloadKey:
     operation : str, default=""
         One of `OPERATIONS`; told from ``batch`` and ``groups`` if empty.
     dtype : str, default="bf16"
-        Element type of A.
+        Element type of A. The dtype of a kernel that says more, such as ``fp8_block128``, becomes the element type and
+        what it says besides (``fp8``, scaled ``block128x128``): one call has one spelling.
     layout : {"nk", "kn"}, default="nk"
         Storage of B, see `wavetune.core.problem.GEMM_LAYOUTS`.
     layout_a : {"mk", "km"}, default="mk"
@@ -133,11 +134,19 @@ class WorkloadKey:
 
     def _fill_types(self) -> None:
         put = object.__setattr__
-        put(self, "dtype", find_element(self.dtype))
-        put(self, "dtype_b", find_element(self.dtype_b or self.dtype))
-        put(self, "dtype_d", find_element(self.dtype_d or result_element(self.dtype)))
-        put(self, "dtype_c", find_element(self.dtype_c or self.dtype_d))
+        self._spell_out(find_element(self.dtype))
+        put(self, "dtype_b", _element(self.dtype_b or self.dtype))
+        put(self, "dtype_d", _element(self.dtype_d or result_element(self.dtype)))
+        put(self, "dtype_c", _element(self.dtype_c or self.dtype_d))
         put(self, "compute", find_element(self.compute or accumulator_element(self.dtype)))
+
+    def _spell_out(self, dtype: str) -> None:
+        said = _FORMATS.get(dtype, {"dtype": dtype})
+        for name, value in said.items():
+            given = getattr(self, name)
+            if name != "dtype" and given not in ("", "none", value):
+                raise ProblemError(f"dtype {dtype} says {name} {value}, but {name} is {given!r}")
+            object.__setattr__(self, name, value)
 
     def _check_groups(self) -> None:
         if not self.groups:
@@ -158,6 +167,16 @@ class WorkloadKey:
         return size_class(-(-self.m // self.batch) if self.operation == "grouped_gemm" else self.m)
 
     @property
+    def kernel_dtype(self) -> str:
+        """The dtype of the kernels that compute this, such as ``fp8_block128``; the element type where it says all."""
+        # Scales along k, and sums in the matrix unit, make formats of their own, with their own kernels.
+        found = self.dtype
+        for name, said in _FORMATS.items():
+            if all(getattr(self, field_name) == value for field_name, value in said.items()):
+                found = name
+        return found
+
+    @property
     def flops(self) -> int:
         """Floating-point operations of one call; a causal mask is not subtracted."""
         if self.operation == "attention":
@@ -174,11 +193,7 @@ class WorkloadKey:
         plain = self.operation == "gemm" and self.layout_a == "mk" and self.swizzle == "none"
         if not plain or self.dtype_b != self.dtype:
             return None
-        dtype = self.dtype
-        # Scales along k, and sums in the matrix unit, make formats of their own, with their own kernels.
-        for name, said in _FORMATS.items():
-            if all(getattr(self, field_name) == value for field_name, value in said.items()):
-                dtype = name
+        dtype = self.kernel_dtype
         if dtype not in DTYPES or (dtype == self.dtype and self.scale.startswith("block")):
             return None
         return GemmProblem(self.m, self.n, self.k, dtype, self.layout, self.alignment)
@@ -302,6 +317,12 @@ _BESIDE_THE_KEY: tuple[tuple[str, Any], ...] = (("count", 1), ("sources", {}), (
 _TEXTS = ("operation", "dtype", "layout", "layout_a", "dtype_b", "dtype_c", "dtype_d", "compute")
 ENTRY_FIELDS = (*(entry.name for entry in fields(WorkloadKey)), *(name for name, _ in _BESIDE_THE_KEY))
 """Names of an entry's fields in files."""
+
+
+def _element(spelled: str) -> str:
+    """Return the element type, without what the dtype of a kernel says besides."""
+    element = find_element(spelled)
+    return str(_FORMATS.get(element, {}).get("dtype", element))
 
 
 def _positive(name: str, value: object) -> int:

@@ -8,6 +8,9 @@ from typing import Any
 MAX_REASONS = 50
 """Different reasons that are kept per file; more of them say nothing new."""
 
+MAX_OTHERS = 8
+"""Names of other GPUs that are listed."""
+
 
 @dataclass(slots=True)
 class BadLines:
@@ -40,6 +43,8 @@ class FileAccount:
         Rows of a table that repeat an earlier one, and count once.
     elsewhere : int
         Rows of other GPUs than the one that was asked for; skipped.
+    others : list of str
+        Those other GPUs, a few of them.
     notes : list of str
         What a reader should know, such as exchanged sizes.
     provenance : dict
@@ -56,6 +61,7 @@ class FileAccount:
     empty: int = 0
     repeated: int = 0
     elsewhere: int = 0
+    others: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
     damage: str = ""
@@ -91,6 +97,13 @@ class FileAccount:
         if text not in self.notes:
             self.notes.append(text)
 
+    def leave(self, *names: str, count: int = 1) -> None:
+        """Leave out rows of another GPU than the one that was asked for; ``names`` is what it is called."""
+        self.elsewhere += count
+        name = " ".join(filter(None, names))
+        if name not in self.others and len(self.others) < MAX_OTHERS:
+            self.others.append(name)
+
     def reasons(self) -> list[BadLines]:
         """Return why lines were refused, by first line."""
         return sorted(self._reasons.values(), key=lambda entry: (entry.first_line, entry.reason))
@@ -107,6 +120,7 @@ class FileAccount:
             "empty": self.empty,
             "repeated": self.repeated,
             "elsewhere": self.elsewhere,
+            "other_gpus": list(self.others),
             "refused": [
                 {"line": entry.first_line, "count": entry.count, "reason": entry.reason} for entry in self.reasons()
             ],
@@ -129,5 +143,5 @@ class FileAccount:
         if self.repeated:
             text.append(f"{self.path}: {self.repeated:,} rows repeat earlier ones; they count once")
         if self.elsewhere:
-            text.append(f"{self.path}: {self.elsewhere:,} rows of other GPUs left out")
+            text.append(f"{self.path}: {self.elsewhere:,} rows of other GPUs left out ({', '.join(self.others)})")
         return text + [f"{self.path}: {note}" for note in self.notes]

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from types import MappingProxyType
 
+from wavetune.core.workload_table import COLUMN_MAJOR, FUSED_EXPERTS, table_kind, why_not_plain
 from wavetune.errors import WorkloadError
-from wavetune.workloads import aiter, plain, quicktune
 from wavetune.workloads.aiter import read_aiter
 from wavetune.workloads.cublaslt_log import read_cublaslt_log
 from wavetune.workloads.hipblaslt_log import read_hipblaslt_log
@@ -17,7 +17,7 @@ from wavetune.workloads.hipblaslt_tables import read_bench_output, read_tuning_f
 from wavetune.workloads.intake import Intake
 from wavetune.workloads.plain import read_csv, read_jsonl, read_workload
 from wavetune.workloads.quicktune import read_quicktune
-from wavetune.workloads.source import LineSource
+from wavetune.workloads.source import LineSource, without_colours
 from wavetune.workloads.tunableop import read_tunableop
 from wavetune.workloads.tuned_json import read_tuned_json
 
@@ -46,12 +46,12 @@ FORMATS = ("auto", *READERS)
 
 _LINES = (
     # What a tool prints may quote the lines of a log, so outputs come first.
-    ("hipblaslt-bench", re.compile(r"\s*\[\d+\]:\s*transA,")),
+    ("hipblaslt-bench", re.compile(r".*?\[\d+\]:\s*transA,")),
     ("hipblaslt-tuning", re.compile(r"Git Version:|\s*(?:transA,transB|schema_version),")),
     ("hipblaslt-log", re.compile(r".*\bhipblaslt-bench .*-m \d")),
     ("cublaslt-log", re.compile(r".*\[(?:cublasLt|HIPBLASLT)\]\[\d+\]\[(?:Trace|Api|Info|Hint|Error)\]")),
     ("hipblaslt-profile", re.compile(r"\s*-\s*\{\s*function\b")),
-    ("tunableop", re.compile(r"Validator,|\w+TunableOp_\w+,")),
+    ("tunableop", re.compile(r"Validator,|\w+TunableOp_[\w ]+,")),
 )
 _TRITON_BOUNDS = ("M_LEQ_", "M_GEQ_")
 
@@ -64,28 +64,30 @@ def detect_format(source: LineSource) -> str:
     WorkloadError
         If nothing at its beginning is known; the message lists the formats.
     """
-    text = source.head().decode("utf-8", "replace")
+    text = without_colours(source.head()).decode("utf-8", "replace")
     if not text.strip():
         raise WorkloadError(f"{source.name}: {source.damage or 'the file is empty'}; check where it comes from")
     found = _json_format(source, text) if text.lstrip()[:1] in ("{", "[") else ""
     lines = text.splitlines()
     if not found:
         found = next((name for name, pattern in _LINES if any(pattern.match(line) for line in lines)), "")
-    found = found or next((name for name in map(_table_format, lines[:100]) if name), "")
+    found = found or next((name for line in lines[:100] if (name := _table_format(source, line))), "")
     if found:
         return found
     known = ", ".join(READERS)
     raise WorkloadError(f"{source.name}: nothing at its beginning is known; name the format with --format: {known}")
 
 
-def _table_format(line: str) -> str:
-    cells = {cell.strip().strip('"') for cell in line.split(",")}
-    if set(aiter.SIZES) <= cells:
-        return "aiter"
-    if set(plain.SIZES) <= cells:
-        is_quicktune = quicktune.BASELINE in cells or {"lda", "a_type", "count"} <= cells
-        return "quicktune" if is_quicktune else "csv"
-    return ""
+def _table_format(source: LineSource, line: str) -> str:
+    cells = [cell.strip().strip('"') for cell in line.split(",")]
+    kind = table_kind(cells, source.path)
+    if kind == FUSED_EXPERTS:
+        raise WorkloadError(
+            f"{source.name}: {why_not_plain(kind)}; vLLM's and SGLang's files of fused experts are read"
+        )
+    if kind == COLUMN_MAJOR:
+        raise WorkloadError(f"{source.name}: {why_not_plain(kind, cells)}")
+    return kind
 
 
 def _json_format(source: LineSource, text: str) -> str:
@@ -94,7 +96,7 @@ def _json_format(source: LineSource, text: str) -> str:
         first = json.loads(first_line)
     except (ValueError, RecursionError):
         first = None
-    if isinstance(first, dict) and {"m", "n", "k"} <= set(first):
+    if isinstance(first, dict) and table_kind(first):
         return "jsonl"
     keys = set(re.findall(r'"([^"]{1,40})"\s*:', text[:100_000]))
     if "problems" in keys:

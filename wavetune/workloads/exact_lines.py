@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from wavetune.errors import WorkloadError
 from wavetune.workloads.counted_keys import MAX_KEYS_IN_MEMORY, CountedKeys
 from wavetune.workloads.detect import detect_format
-from wavetune.workloads.source import LineSource
+from wavetune.workloads.source import LineSource, named_twice
 
 _RECORD_MARKS = {"hipblaslt-log": b"hipblaslt-bench", "cublaslt-log": b"[Trace]", "hipblaslt-profile": b"function"}
 """What a line of these logs has; their other lines belong to other programs."""
@@ -30,6 +31,8 @@ class ExactLines:
         self.ignored = 0
         self.damages: list[str] = []
         self._lines = CountedKeys(limit)
+        if twice := named_twice(paths):
+            raise WorkloadError(f"{twice}: the file is named twice; its lines would count twice")
         for path in paths:
             with LineSource(path) as source:
                 self._read(source)
@@ -49,7 +52,7 @@ class ExactLines:
 
     def _read(self, source: LineSource) -> None:
         mark = _RECORD_MARKS.get(detect_format(source), b"")
-        for block in source.blocks():
+        for block in source.blocks(as_they_are=True):
             lines = block.split(b"\n")
             if not lines[-1]:
                 lines.pop()

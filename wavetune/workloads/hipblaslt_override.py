@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from wavetune.core.arch import find_arch
 from wavetune.errors import ArchError, WavetuneError, WorkloadError
 from wavetune.workloads.account import FileAccount
+from wavetune.workloads.bench_lines import own_text
 from wavetune.workloads.source import LineSource
 from wavetune.workloads.table_rows import latency_us, named_cells, split_cells
 
@@ -89,7 +90,7 @@ def override_file(
     """
     reader = _Reader(FileAccount(source.name, "hipblaslt-bench"))
     for number, line in source.lines():
-        reader.take(number, line.strip())
+        reader.take(number, own_text(line))
     reader.finish()
     if source.damage:
         reader.account.note(source.damage)

@@ -10,6 +10,7 @@ from typing import Any
 
 from wavetune.core.workload_entry import WorkloadKey
 from wavetune.errors import WavetuneError, WorkloadError
+from wavetune.workloads.bench_lines import own_text
 from wavetune.workloads.bench_options import FLAGS, BenchOptions
 from wavetune.workloads.blas import EXCHANGED
 from wavetune.workloads.intake import Intake
@@ -36,7 +37,7 @@ def read_bench_output(source: LineSource, intake: Intake) -> None:
     reader = _BenchOutputReader(intake)
     for number, line in source.lines():
         intake.account.read = number
-        reader.take(number, line.strip())
+        reader.take(number, own_text(line))
     reader.finish()
     intake.account.note(EXCHANGED)
 
@@ -80,11 +81,11 @@ def _refuse_names(line: int, intake: Intake) -> None:
 
 def _take_tuned(row: dict[str, str], build: str, line: int, intake: Intake) -> bool:
     """Take a row of a tuning file; False if it is skipped."""
-    arch = row.get("gcnArchName", "").partition(":")[0]
-    if intake.origins.is_elsewhere(arch):
-        intake.account.elsewhere += 1
+    arch, units = row.get("gcnArchName", "").partition(":")[0], row.get("CUs", "")
+    if intake.origins.is_elsewhere(arch, units):
+        intake.account.leave(arch, units)
         return False
-    facts = {"GPU": arch, "compute units": row.get("CUs", "")}
+    facts = {"GPU": arch, "compute units": units}
     if not (row.get("kernel_name") or row.get("solution_name")):
         # Indices of unnamed rows hold for one build of the library.
         facts["library build"] = row.get("git_version") or build
@@ -172,7 +173,7 @@ class _BenchOutputReader:
     def _take_values(self, number: int, line: str) -> None:
         account = self._intake.account
         if self._is_elsewhere:
-            account.elsewhere += 1
+            account.leave(account.provenance.get("GPU", ""))
             return
         try:
             if self._rejection:

@@ -18,7 +18,7 @@ from wavetune.workloads.account import FileAccount
 from wavetune.workloads.counted_keys import MAX_KEYS_IN_MEMORY
 from wavetune.workloads.detect import FORMATS, READERS, detect_format
 from wavetune.workloads.intake import ImportOptions, Intake, Origins
-from wavetune.workloads.source import LineSource
+from wavetune.workloads.source import LineSource, named_twice
 from wavetune.workloads.tally import CallRow, Tally
 
 
@@ -132,8 +132,8 @@ def import_files(
     """
     if format not in FORMATS:
         raise WorkloadError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
-    if len(set(map(str, paths))) < len(paths):
-        raise WorkloadError("a file is named twice; its calls would count twice")
+    if twice := named_twice(paths):
+        raise WorkloadError(f"{twice}: the file is named twice; its calls would count twice")
     options = options or ImportOptions()
     tally = Tally(limit)
     try:
@@ -146,6 +146,8 @@ def import_files(
         refused = next((f"; {f.path}:{f.first_bad.first_line}: {f.first_bad.reason}" for f in files if f.first_bad), "")
         empty = sum(account.empty for account in files)
         refused = refused or (f"; {empty:,} have a size of zero: there is nothing to compute" if empty else "")
+        others = sorted({name for account in files for name in account.others})
+        refused = refused or (f"; the rows are of other GPUs: {', '.join(others)}; see --device" if others else "")
         raise WorkloadError(f"no problem found in {', '.join(account.path for account in files)}{refused}")
     except BaseException:
         tally.close()

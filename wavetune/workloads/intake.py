@@ -13,6 +13,9 @@ from wavetune.errors import WorkloadError
 from wavetune.workloads.account import FileAccount
 from wavetune.workloads.tally import CallKey, Tally
 
+OF_A_GPU = ("GPU", "compute units")
+"""Facts that ``--device`` chooses by."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
@@ -23,7 +26,8 @@ class ImportOptions:
     dtype, layout : str
         Of problems in plain files that do not say.
     device : str, default=""
-        Take the rows of this GPU only; without it, the first GPU that a file names.
+        Take the rows of this GPU only, by name or by its number of compute units; without it, the first GPU that a
+        file names.
     hidden_size, experts_per_token : int, default=0
         Of the model, for fused-MoE files: they name the intermediate size only.
     """
@@ -36,15 +40,15 @@ class ImportOptions:
 
 
 class Origins:
-    """Facts that all rows of one import must share: GPU, library versions, build."""
+    """Facts that all rows of one import must share: GPU, compute units, library versions, build."""
 
     def __init__(self, device: str = "") -> None:
         self.device = device
         self._facts: dict[str, tuple[str, str]] = {}
 
-    def is_elsewhere(self, device: str) -> bool:
-        """Whether this GPU is not the one that was asked for."""
-        return bool(self.device) and bool(device) and device != self.device
+    def is_elsewhere(self, *names: str) -> bool:
+        """Whether this GPU, by all that it is called, is not the one that was asked for; unnamed ones may be."""
+        return bool(self.device) and any(names) and self.device not in names
 
     def agree(self, facts: Mapping[str, str], place: str) -> None:
         """Compare facts with those that were read before, and keep new ones.
@@ -57,7 +61,8 @@ class Origins:
         for name, value in facts.items():
             known, where = self._facts.setdefault(name, (value, place))
             if known != value:
-                raise WorkloadError(f"{name} is {value!r} here and {known!r} at {where}; import them apart")
+                advice = "import them apart" + (f", or take one with --device {value}" if name in OF_A_GPU else "")
+                raise WorkloadError(f"{name} is {value!r} here and {known!r} at {where}; {advice}")
 
 
 class Intake:
@@ -92,8 +97,16 @@ class Intake:
         """Count calls of a log."""
         self.tally.add(self.call_key(key), self.source, line, count, encode(extra))
 
-    def row(self, key: WorkloadKey, line: int, extra: Mapping[str, Any] | None = None) -> bool:
+    def row(
+        self, key: WorkloadKey, line: int, extra: Mapping[str, Any] | None = None, *, chooses_again: bool = False
+    ) -> bool:
         """Take a row of a table, where every key stands once.
+
+        Parameters
+        ----------
+        chooses_again : bool, default=False
+            Whether another file may have chosen something else for the same key, as each rank of a program does: the
+            row is then a repeat, and what the first file says is kept.
 
         Returns
         -------
@@ -109,7 +122,7 @@ class Intake:
         source, first_line, first_text = known
         where = f"{self.tally.sources[source]}:{first_line}"
         # A table of untuned problems has nothing to say about them.
-        if text and first_text and text != first_text:
+        if text and first_text and text != first_text and (source == self.source or not chooses_again):
             self.account.refuse(line, f"disagrees with {where} about the same problem")
             return False
         self.account.repeated += 1

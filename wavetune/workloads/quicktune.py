@@ -7,6 +7,14 @@ from functools import partial
 from typing import Any
 
 from wavetune.core.workload_entry import WorkloadKey
+from wavetune.core.workload_table import (
+    COLUMN_MAJOR,
+    QUICKTUNE_BASELINE,
+    SIZES,
+    column_names,
+    table_kind,
+    why_not_plain,
+)
 from wavetune.errors import WorkloadError
 from wavetune.workloads.bench_options import integer, positive
 from wavetune.workloads.blas import EXCHANGED, blas_kind
@@ -15,13 +23,15 @@ from wavetune.workloads.source import LineSource
 from wavetune.workloads.table_rows import named_cells, read_named_rows, renamed
 from wavetune.workloads.vendor_types import hipblaslt_type
 
-SIZES = ("m", "n", "k")
-BASELINE = "baseline_latency(us)"
 _TYPES = ("a_type", "b_type", "c_type", "d_type")
 _STRIDES = ("lda", "ldb", "ldd")
-_KEY_COLUMNS = frozenset({*SIZES, *_TYPES, "lda", "ldb", "ldc", "ldd", "count"})
+_KEY_COLUMNS = frozenset(
+    {*SIZES, *_TYPES, "lda", "ldb", "ldc", "ldd", "count", "operation", "dtype", "layout"}
+)  # fmt: skip
+_COLUMN_NAMES = {name: name for name in _KEY_COLUMNS}
+_UNMATCHED = "no_match"
 _NEW_NAMES = {
-    BASELINE: "baseline_latency_us",
+    QUICKTUNE_BASELINE: "baseline_latency_us",
     "tuned_latency(us)": "tuned_latency_us",
     "baseline_solution_idx": "baseline_solution_index",
     "tuned_solution_idx": "tuned_solution_index",
@@ -38,14 +48,24 @@ def read_quicktune(source: LineSource, intake: Intake) -> None:
 
     def take(header: list[str], cells: list[str], number: int) -> None:
         row = named_cells(header, cells)
-        # The analysis ends with a row of totals.
         if row["m"] == "-":
+            # The analysis ends with a row of totals.
             account.recognised += 1
+        elif row.get("count") == "0" and _UNMATCHED in row.values():
+            account.recognised += 1
+            account.note("rows with no_match were tuned, but are not in the log of calls: left out")
         else:
             _take(row, number, intake)
 
-    read_named_rows(source, account, SIZES, "the first line must name the columns", take)
+    read_named_rows(source, account, _columns, "the first line must name the columns", take)
     account.note(EXCHANGED)
+
+
+def _columns(cells: list[str]) -> list[str]:
+    kind = table_kind(cells)
+    if kind == COLUMN_MAJOR:
+        raise WorkloadError(why_not_plain(kind, cells))
+    return column_names(cells, _COLUMN_NAMES) if kind else []
 
 
 def _take(row: dict[str, str], line: int, intake: Intake) -> None:
@@ -72,8 +92,14 @@ def _take(row: dict[str, str], line: int, intake: Intake) -> None:
 def _key(row: dict[str, str], m: int, n: int, k: int, intake: Intake) -> WorkloadKey:
     """Return the row-major product."""
     if not all(row.get(name) for name in (*_TYPES, *_STRIDES)):
-        intake.account.note(f"no columns of types: {intake.options.dtype} and a linear layer are taken for granted")
-        return WorkloadKey(n, m, k, dtype=intake.options.dtype, layout=intake.options.layout)
+        # Analyses of this project say these, behind QuickTune's columns.
+        operation, dtype, layout = (row.get(name) or "" for name in ("operation", "dtype", "layout"))
+        if operation not in ("", "gemm"):
+            intake.account.note(f"rows of a {operation}: the format says neither batch nor groups")
+        if not (dtype and layout):
+            intake.account.note(f"no columns of types: {intake.options.dtype} and a linear layer are taken for granted")
+        options = intake.options
+        return WorkloadKey(n, m, k, operation or "gemm", dtype or options.dtype, layout or options.layout)
     intake.account.note(TRANSPOSITIONS_TOLD)
     lda, ldb, ldd = (integer(name, row[name]) for name in _STRIDES)
     a_type, b_type, c_type, d_type = (hipblaslt_type(name, row[name]) for name in _TYPES)

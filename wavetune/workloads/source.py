@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from wavetune.core.workload import foreign_bytes
 from wavetune.errors import WorkloadError
 
 BLOCK_BYTES = 1 << 20
@@ -24,6 +27,8 @@ HEAD_BYTES = 1 << 20
 STDIN = "-"
 
 _GZIP = b"\x1f\x8b"
+_ESCAPE = b"\x1b"
+_COLOURS = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
@@ -60,6 +65,10 @@ class LineSource:
             self._first = self._file.read(BLOCK_BYTES)
         except OSError as error:
             raise WorkloadError(f"{self.name}: cannot read ({error.strerror or error})") from None
+        foreign = foreign_bytes(self._first, self.name)
+        if foreign:
+            self._close()
+            raise WorkloadError(f"{self.name}: cannot read: {foreign}")
         self._gunzip = _Gunzip() if self._first.startswith(_GZIP) else None
 
     def __enter__(self) -> LineSource:
@@ -68,8 +77,7 @@ class LineSource:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self.path != STDIN:
-            self._file.close()
+        self._close()
 
     def head(self) -> bytes:
         """Return the beginning, which `blocks` will return again."""
@@ -80,8 +88,18 @@ class LineSource:
             self._head += block
         return self._head[:HEAD_BYTES]
 
-    def blocks(self) -> Iterator[bytes]:
-        """Yield whole lines, many at a time; only the last block may lack its line end."""
+    def blocks(self, *, as_they_are: bool = False) -> Iterator[bytes]:
+        """Yield whole lines, many at a time; only the last block may lack its line end.
+
+        Parameters
+        ----------
+        as_they_are : bool, default=False
+            Whether the escape sequences stay by which programs colour what they print.
+        """
+        blocks = self._blocks()
+        return blocks if as_they_are else map(without_colours, blocks)
+
+    def _blocks(self) -> Iterator[bytes]:
         carry = self._head
         self._head = b""
         while True:
@@ -128,6 +146,10 @@ class LineSource:
             blocks.append(block)
         return b"".join(blocks).decode("utf-8", "replace")
 
+    def _close(self) -> None:
+        if self.path != STDIN:
+            self._file.close()
+
     def _read(self) -> bytes:
         """Return the next bytes, none at the end; never the mark that some editors put first."""
         block = self._read_marked()
@@ -155,6 +177,25 @@ class LineSource:
             if text:
                 return text
         return b""
+
+
+def without_colours(block: bytes) -> bytes:
+    """Take out the escape sequences of terminals."""
+    return _COLOURS.sub(b"", block) if _ESCAPE in block else block
+
+
+def named_twice(paths: Iterable[str | Path]) -> str:
+    """Return a path that is a file named before, whatever it is called; empty if there is none."""
+    seen: set[object] = set()
+    for path in paths:
+        file: object = str(path)
+        with suppress(OSError):
+            status = Path("/dev/stdin" if file == STDIN else path).stat()
+            file = (status.st_dev, status.st_ino)
+        if file in seen:
+            return str(path)
+        seen.add(file)
+    return ""
 
 
 class _Gunzip:

@@ -6,7 +6,6 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wavetune.core.workload import repeated_column
 from wavetune.errors import WavetuneError, WorkloadError
 from wavetune.workloads.account import FileAccount
 from wavetune.workloads.source import LineSource
@@ -48,7 +47,7 @@ def named_cells(header: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
 def read_named_rows(
     source: LineSource,
     account: FileAccount,
-    sizes: Sequence[str],
+    columns: Callable[[list[str]], list[str]],
     explanation: str,
     take: Callable[[list[str], list[str], int], None],
 ) -> None:
@@ -60,8 +59,9 @@ def read_named_rows(
         The file.
     account : FileAccount
         Counts lines.
-    sizes : sequence of str
-        Column names that a header has, all of them.
+    columns : callable
+        Takes the cells of a line; returns the names of its columns if it is a header, else nothing. Raises what makes
+        it a header that cannot be read.
     explanation : str
         Said of values that come before any header.
     take : callable
@@ -75,12 +75,9 @@ def read_named_rows(
         try:
             # Cells with blanks or commas, such as a list of groups, are quoted.
             cells = split_cells(line)
-            if set(sizes) <= set(cells):
-                reason = repeated_column(cells)
-                # Rows under a header that is refused are refused, too.
-                header = [] if reason else cells
-                if reason:
-                    raise WorkloadError(reason)
+            names = _columns(columns, cells, header)
+            if names:
+                header = names
                 account.recognised += 1
                 continue
             if not header:
@@ -88,6 +85,15 @@ def read_named_rows(
             take(header, cells, number)
         except WavetuneError as error:
             account.refuse(number, str(error))
+
+
+def _columns(columns: Callable[[list[str]], list[str]], cells: list[str], header: list[str]) -> list[str]:
+    try:
+        return columns(cells)
+    except WorkloadError:
+        # Rows under a header that is refused are refused, too.
+        header.clear()
+        raise
 
 
 def true_or_false(name: str, cell: str) -> bool:

@@ -49,7 +49,7 @@ def read_tunableop(source: LineSource, intake: Intake) -> None:
         if _LOOKS_LIKE_A_ROW.match(line) is None:
             continue
         if is_elsewhere:
-            account.elsewhere += 1
+            account.leave(_gpu(account.provenance.get(_GPU, "")))
             continue
         try:
             if rejection:
@@ -63,7 +63,7 @@ def read_tunableop(source: LineSource, intake: Intake) -> None:
             if key is None:
                 account.empty += 1
                 account.recognised += 1
-            elif intake.row(key, number, _result(result) | unknown):
+            elif intake.row(key, number, _result(result) | unknown, chooses_again=True):
                 account.recognised += 1
         except WavetuneError as error:
             account.refuse(number, str(error))

@@ -106,7 +106,7 @@ def read_tuned_json(source: LineSource, intake: Intake) -> None:
     account.read = len(document)
     device = name.device.replace(" ", "_")
     if intake.origins.is_elsewhere(device):
-        account.elsewhere = len(document)
+        account.leave(device, count=len(document))
         return
     facts = {"GPU": device}
     if _VERSION in document:
