@@ -24,9 +24,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import wavetune
-from wavetune.runtime.codec import read_model, write_model
+from wavetune.runtime.codec import write_model
 from wavetune.runtime.device import Device, resolve_device
-from wavetune.runtime.locate import find_model_file
+from wavetune.runtime.sources import find_model
 
 Shape = tuple[int, int, int]
 
@@ -190,10 +190,9 @@ def main() -> int:
         del os.environ[name]
     folder = tempfile.TemporaryDirectory()
     wavetune.configure(cache_dir=Path(folder.name) / "cache")
-    path = find_model_file(ARCH, "gemm", "bf16", "nk")
-    if path is None:
-        sys.exit(f"no shipped model for {ARCH}")
-    model = read_model(path)
+    model, refused = find_model("gemm", "bf16", "nk", ARCH)
+    if model is None:
+        sys.exit(f"no shipped model for {ARCH}: {'; '.join(refused)}")
     shapes = realistic_shapes(N_SHAPES, seed=1)
     cell_shapes = [
         shape
@@ -203,7 +202,7 @@ def main() -> int:
     assert len(cell_shapes) >= 20_000, len(cell_shapes)
     # The same model without its cells and exact shapes: every answer is then one of all forms.
     bare = Path(folder.name) / "models"
-    write_model(replace(model, cells={}, exact={}), bare / ARCH / path.name)
+    write_model(replace(model, cells={}, exact={}), bare / ARCH / Path(model.path).name)
     repeated, few = [HOT] * 10_000, shapes[:CHUNK]
     torch = stand_in_for_torch()
 

@@ -24,9 +24,8 @@ from wavetune.pipeline.shipped import find_recording
 from wavetune.report.predictions import model_geometry
 from wavetune.report.staircase import SQUARE, form_latency
 from wavetune.runtime.chooser import GemmChooser
-from wavetune.runtime.codec import read_model
-from wavetune.runtime.locate import find_model_file
 from wavetune.runtime.model_file import ModelFile
+from wavetune.runtime.sources import find_model
 from wavetune.store.csv_io import read_measurements
 from wavetune.store.table import FloatArray, MeasurementTable, concatenate
 
@@ -47,7 +46,8 @@ def main() -> None:
         "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": INK, "text.color": INK,
         "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
     })  # fmt: skip
-    model = read_model(find_model_file(ARCH.name, "gemm", DTYPE, "nk"))
+    model, _ = find_model("gemm", DTYPE, "nk", ARCH.name)
+    assert model is not None
     draw_staircase(model, read_evidence())
     draw_decisions(GemmChooser(model, ARCH, use_exact=False))
     ablation = json.loads(ABLATION.read_text())

@@ -10,6 +10,7 @@ from wavetune.errors import RunnerError
 from wavetune.measure.replay_runner import ReplayRunner
 from wavetune.runtime.device import forget_devices
 from wavetune.runtime.nvml import VisibleGpu
+from wavetune.runtime.settings import reread
 
 REPLAY = ("calibrate", "--arch", "h200", "--no-holdout")
 
@@ -28,9 +29,11 @@ def test_replay_writes_a_model(cli, points: Path, oracle: Path):
 def test_default_output_is_where_the_runtime_looks(cli, points: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Without --out, the model lands in the first folder of WAVETUNE_MODELS, or in a folder of its own."""
     monkeypatch.setenv("WAVETUNE_MODELS", str(tmp_path / "mine"))
+    reread()
     assert cli(*REPLAY, "--replay", points).code == 0
     assert (tmp_path / "mine" / "nvidia-h200" / "gemm-bf16.json").is_file()
     monkeypatch.delenv("WAVETUNE_MODELS")
+    reread()
     assert cli(*REPLAY, "--replay", points).code == 0
     assert Path("wavetune-models/nvidia-h200/gemm-bf16.json").is_file()
 

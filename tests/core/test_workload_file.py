@@ -128,6 +128,22 @@ def test_one_call_has_one_spelling(dtype: str, spelled_out: dict[str, str]):
 
 
 @pytest.mark.parametrize(
+    "key",
+    [
+        WorkloadKey(64, 128, 80, "attention", heads=8, batch=2),
+        WorkloadKey(64, 128, 256, "grouped_gemm", batch=4, layout_a="km"),
+        WorkloadKey(64, 128, 256, "grouped_gemm", batch=4, layout="kn"),
+        WorkloadKey(64, 128, 256, "grouped_gemm", batch=4, swizzle="b"),
+        WorkloadKey(64, 128, 256, "grouped_gemm", "fp4", batch=4, scale="block32"),
+        WorkloadKey(64, 128, 256),
+    ],
+)
+def test_what_no_family_computes_is_no_problem_of_one(key: WorkloadKey):
+    """Other head dimensions, transposed, shuffled or otherwise scaled operands are left out."""
+    assert problem_of_key(key) is None
+
+
+@pytest.mark.parametrize(
     ("m", "expected"),
     [(1, "decode"), (64, "decode"), (65, "small"), (256, "small"), (257, "prefill"), (8192, "prefill")],
 )

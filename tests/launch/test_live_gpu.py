@@ -31,10 +31,9 @@ from wavetune.measure.cuda_timing import lock_identity
 from wavetune.measure.gpu_session import GpuSession
 from wavetune.measure.timing import FINALIST_RULE, GRAPH_METHOD
 from wavetune.runtime.background import BackgroundQueue
-from wavetune.runtime.codec import read_model
 from wavetune.runtime.device import cuda_device
-from wavetune.runtime.locate import find_model_file
 from wavetune.runtime.measurer import MeasuredChoice, MeasureRequest
+from wavetune.runtime.sources import find_model
 from wavetune.store.record import Point, Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -55,10 +54,9 @@ def arch_name() -> str:
 
 def default_config() -> KernelConfig:
     """Return the default of the shipped model, or skip."""
-    path = find_model_file(arch_name(), "gemm", "bf16", "nk")
-    if path is None:
+    model, _ = find_model("gemm", "bf16", "nk", arch_name())
+    if model is None:
         pytest.skip("no model for this GPU")
-    model = read_model(path)
     return model.forms[model.default_index].config
 
 

@@ -21,10 +21,12 @@ from wavetune.mapping.gemm import map_gemm
 from wavetune.pipeline.recording import read_recording
 from wavetune.pipeline.refit import FitOptions, fit_model_file
 from wavetune.pipeline.shipped import find_recording
-from wavetune.runtime import locate
+from wavetune.runtime import sources
 from wavetune.runtime.chooser import GemmChooser
 from wavetune.runtime.codec import read_model, write_model
 from wavetune.runtime.form_transfer import FormTransfer, TileLaunch
+from wavetune.runtime.model_file import ModelFile
+from wavetune.runtime.sources import find_model
 from wavetune.store.table import MeasurementTable
 
 H200 = find_arch("h200")
@@ -96,7 +98,7 @@ def geomean(values: np.ndarray) -> float:
 
 def use_models(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Find models in one folder only."""
-    monkeypatch.setattr(locate, "model_folders", lambda: [folder])
+    monkeypatch.setattr(sources, "model_folders", lambda: [folder])
 
 
 def test_a_model_that_saw_no_shape_keeps_the_best_of_a_tutorial_list(
@@ -130,7 +132,7 @@ def test_the_shipped_model_serves_kernels_that_load_by_pointers() -> None:
 
 def test_a_known_configuration_is_predicted_by_its_own_form() -> None:
     """For a configuration of the model, the prediction is the runtime's, corrections included."""
-    model = read_model(find_shipped())
+    model = find_shipped()
     chooser, transfer = GemmChooser(model, H200), FormTransfer(model, H200)
     for dims in ((1, 4096, 4096), (300, 8192, 8192), (4096, 4096, 14336)):
         problem = GemmProblem(*dims)
@@ -145,11 +147,11 @@ def test_a_known_configuration_is_predicted_by_its_own_form() -> None:
             assert transfer.predict(form.config, launch, cell) == pytest.approx(predicted[form.config], rel=1e-6)
 
 
-def find_shipped() -> Path:
+def find_shipped() -> ModelFile:
     """Return the shipped bf16 model."""
-    path = locate.find_model_file(H200.name, "gemm", "bf16", "nk")
-    assert path is not None
-    return path
+    model, refused = find_model("gemm", "bf16", "nk", H200.name)
+    assert model is not None, refused
+    return model
 
 
 def test_what_cannot_be_launched_comes_last() -> None:
@@ -161,7 +163,7 @@ def test_what_cannot_be_launched_comes_last() -> None:
 
 def test_shared_memory_is_that_of_the_compiled_kernels() -> None:
     """The estimate that decides it equals what Triton reported for all 330 recorded configurations."""
-    transfer = FormTransfer(read_model(find_shipped()), H200)
+    transfer = FormTransfer(find_shipped(), H200)
     for entry in recorded_sweep().configs:
         assert transfer._smem_bytes(entry.config) == entry.smem_bytes
 

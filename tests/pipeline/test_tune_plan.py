@@ -17,9 +17,8 @@ from wavetune.mapping.legality import gemm_illegal_reason
 from wavetune.pipeline.tune_plan import plan_tuning
 from wavetune.pipeline.tuning_estimate import ALL, estimate_tuning
 from wavetune.runtime.choose import find_resolver
-from wavetune.runtime.codec import read_model
 from wavetune.runtime.device import Device, named_device
-from wavetune.runtime.locate import find_model_file
+from wavetune.runtime.sources import find_model
 
 SHAPES = [GemmProblem(1, 4096, 4096), GemmProblem(100, 4091, 4093), GemmProblem(4099, 8192, 8192)]
 
@@ -69,7 +68,8 @@ def test_the_whole_space(device: Device):
 
 def test_what_is_known_exactly_competes(device: Device):
     """The measured answer of the tables is a candidate, even where the ranking does not name it."""
-    model = read_model(find_model_file(device.arch.name, "gemm", "bf16", "nk"))
+    model, refused = find_model("gemm", "bf16", "nk", device.arch.name)
+    assert model is not None, refused
     found = 0
     for dims in model.exact:
         problem = GemmProblem(*dims)

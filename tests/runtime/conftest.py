@@ -10,9 +10,9 @@ import pytest
 from hand_made import make_model
 
 import wavetune
-from wavetune.runtime.locate import find_model_file
 from wavetune.runtime.model_file import ModelFile
 from wavetune.runtime.settings import SETTINGS
+from wavetune.runtime.sources import find_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fit"))
 
@@ -26,9 +26,9 @@ def model() -> ModelFile:
 @pytest.fixture(scope="session")
 def shipped_path() -> Path:
     """Return the path of the shipped H200 model."""
-    path = find_model_file("nvidia-h200", "gemm", "bf16", "nk")
-    assert path is not None, "the shipped model is missing"
-    return path
+    model, refused = find_model("gemm", "bf16", "nk", "nvidia-h200")
+    assert model is not None, refused
+    return Path(model.path)
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ def _h200() -> Iterator[None]:
     """Answer for the GPU whose models ship."""
     wavetune.configure(arch="h200")
     yield
-    wavetune.configure(arch=None, disable=None, on_miss=None)
+    wavetune.configure(arch=None, disable=None, on_miss=None, force_config=None)
 
 
 def default_of(problem: Problem) -> object:
@@ -55,6 +55,24 @@ def test_disabled_answers_the_default(problem: Problem) -> None:
     assert explain(problem).source is Source.DEFAULT
     if isinstance(problem, GroupedGemmProblem):
         assert choose_grouped_gemm_for_graph(319, 4, 4096, 4096) == default_of(problem)
+
+
+@pytest.mark.parametrize("problem", NEAR)
+def test_a_configuration_that_the_model_has_can_be_forced(problem: Problem) -> None:
+    """Also a slow one, and by some of its fields; one that the model does not have, or of another kernel, is not."""
+    free, slow = wavetune.choose(problem), wavetune.rank_configs(problem)[-1].config
+    wavetune.configure(force_config=slow)
+    assert wavetune.choose(problem) == slow != free
+    assert explain(problem).source is Source.FORCED
+    if isinstance(problem, GroupedGemmProblem):
+        assert choose_grouped_gemm_for_graph(319, 4, 4096, 4096) == slow
+    wavetune.configure(force_config={"block_m": slow["block_m"]})
+    assert wavetune.choose(problem)["block_m"] == slow["block_m"]
+    wavetune.configure(force_config={**slow, "block_m": 48})
+    assert wavetune.choose(problem) == free
+    wavetune.configure(force_config={"block_n": 32, "splits": 2, "num_warps": 4, "num_stages": 3})
+    assert wavetune.choose(problem) == free
+    assert wavetune.choose_config(512, 4096, 4096)["block_m"] > 1
 
 
 @pytest.mark.parametrize("problem", FAR)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from wavetune.core.arch import ArchSpec
 from wavetune.core.dtype import DTYPES
 from wavetune.errors import ProblemError, RunnerError, StoreError
 from wavetune.runtime.device import Device, resolve_device
-from wavetune.runtime.locate import MODELS_VARIABLE
 from wavetune.runtime.settings import settings
 
 if TYPE_CHECKING:
@@ -44,8 +42,7 @@ class CalibrationKey:
 
 def output_folder() -> Path:
     """Return where models of the user's own go: the first folder that the runtime would search for them."""
-    folders = [entry for entry in os.environ.get(MODELS_VARIABLE, "").split(os.pathsep) if entry]
-    return Path(folders[0] if folders else LOCAL_MODELS)
+    return next(iter(settings().models), Path(LOCAL_MODELS))
 
 
 def make_folder(folder: Path) -> None:

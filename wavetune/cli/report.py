@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,10 +15,12 @@ from wavetune.core.arch import find_arch
 from wavetune.core.config import GEMM
 from wavetune.core.dtype import find_dtype
 from wavetune.errors import ArchError, NoModelError
-from wavetune.runtime.device import ARCH_VARIABLE, resolve_arch
+from wavetune.runtime.device import resolve_arch
 from wavetune.runtime.family_file import is_family_file
-from wavetune.runtime.locate import find_model_file, model_file_name
+from wavetune.runtime.locate import model_file_name
 from wavetune.runtime.model_file import ModelFile
+from wavetune.runtime.settings import settings
+from wavetune.runtime.sources import find_model
 
 DEFAULT_ARCH = "nvidia-h200"
 """The GPU whose models and hold-out evidence ship with the package."""
@@ -110,15 +111,17 @@ def _installed_model(arch: str | None, dtype: str, layout: str) -> Path:
     try:
         gpu = resolve_arch(arch)
     except ArchError:
-        if arch is not None or os.environ.get(ARCH_VARIABLE):
+        if arch is not None or settings().arch is not None:
             raise
         gpu = find_arch(DEFAULT_ARCH)
-    path = find_model_file(gpu.name, GEMM.name, find_dtype(dtype).name, layout)
-    if path is None:
+    model, refused = find_model(GEMM.name, find_dtype(dtype).name, layout, gpu.name)
+    if model is None:
+        for reason in refused:
+            warn(reason)
         raise NoModelError(
             f"no model {gpu.name}/{model_file_name(GEMM.name, dtype, layout)} is installed; name one with --model"
         )
-    return path
+    return Path(model.path)
 
 
 def _lines(facts: dict[str, Any], written: list[Path]) -> list[tuple[str, str]]:

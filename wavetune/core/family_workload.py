@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, check_sequences
+from wavetune.core.attention_problem import HEAD_DIMS, AttentionDecodeProblem, AttentionProblem, check_sequences
 from wavetune.core.config import ATTENTION, ATTENTION_DECODE, GROUPED_GEMM, find_kernel_spec
 from wavetune.core.grouped_problem import GroupedGemmProblem, check_experts, spread_groups
 from wavetune.core.problem import Problem
@@ -49,17 +49,18 @@ def problem_of_sizes(kernel: str, sizes: Mapping[str, int], *, dtype: str, layou
 
 
 def problem_of_key(key: WorkloadKey) -> Problem | None:
-    """Return the grouped GEMM, prefill or decode step that a line of a workload is, or None if it is none.
+    """Return the grouped GEMM, prefill or decode step that a line of a workload is, or None if no family computes it.
 
     One query row of each sequence against a longer cache is a decode step. Groups of unknown sizes are taken to be as
-    even as possible; groups of different weights are none, and so are batched products.
+    even as possible. Groups of different weights are none, nor are batched products, operands that are not plain, and
+    heads of other dimensions than kernels are written for.
 
     Raises
     ------
     ProblemError
         If there are more sequences or experts than a problem can hold.
     """
-    if key.operation == "grouped_gemm" and key.layout == "nk" and key.dtype_b == key.dtype:
+    if key.operation == "grouped_gemm" and key.layout == "nk" and key.has_plain_operands:
         if not key.groups:
             experts = check_experts(key.batch)
             active = min(experts, key.m)
@@ -69,7 +70,7 @@ def problem_of_key(key: WorkloadKey) -> Problem | None:
         else:
             return None
         return GroupedGemmProblem(sizes, key.n, key.k, key.kernel_dtype, "nk", key.alignment)
-    if key.operation == "attention" and key.heads:
+    if key.operation == "attention" and key.heads and key.k in HEAD_DIMS:
         kv_heads, batch = key.kv_heads or key.heads, check_sequences("batch", key.batch)
         if key.m == 1 and key.n > 1:
             return AttentionDecodeProblem((key.n,) * batch, key.heads, kv_heads, key.k, dtype=key.dtype)

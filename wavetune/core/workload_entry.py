@@ -167,6 +167,12 @@ class WorkloadKey:
         return size_class(-(-self.m // self.batch) if self.operation == "grouped_gemm" else self.m)
 
     @property
+    def has_plain_operands(self) -> bool:
+        """Whether kernels take such operands: A by rows, of one type, not shuffled, scaled as a format of theirs."""
+        is_scaled_otherwise = self.scale.startswith("block") and self.kernel_dtype == self.dtype
+        return (self.layout_a, self.swizzle, self.dtype_b) == ("mk", "none", self.dtype) and not is_scaled_otherwise
+
+    @property
     def kernel_dtype(self) -> str:
         """The dtype of the kernels that compute this, such as ``fp8_block128``; the element type where it says all."""
         # Scales along k, and sums in the matrix unit, make formats of their own, with their own kernels.
@@ -190,13 +196,9 @@ class WorkloadKey:
 
         Bias, activation, scale mode and result type are not part of a `GemmProblem`.
         """
-        plain = self.operation == "gemm" and self.layout_a == "mk" and self.swizzle == "none"
-        if not plain or self.dtype_b != self.dtype:
+        if self.operation != "gemm" or not self.has_plain_operands or self.kernel_dtype not in DTYPES:
             return None
-        dtype = self.kernel_dtype
-        if dtype not in DTYPES or (dtype == self.dtype and self.scale.startswith("block")):
-            return None
-        return GemmProblem(self.m, self.n, self.k, dtype, self.layout, self.alignment)
+        return GemmProblem(self.m, self.n, self.k, self.kernel_dtype, self.layout, self.alignment)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ factor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +20,9 @@ from wavetune.mapping.kernel_mapping import LaunchShape
 from wavetune.runtime.family_chooser import Shaper
 from wavetune.runtime.family_correction import CorrectionTrees, FamilyCorrection
 from wavetune.store.record import CompiledConfig
-from wavetune.store.table import BoolArray, FloatArray, IntArray, MeasurementTable
+from wavetune.store.table import FloatArray, IntArray, MeasurementTable
 from wavetune.waves.family_terms import FAMILY_TERMS, N_BASIC_TERMS, family_terms
 from wavetune.waves.terms import BYTES_PER_MB
-
-N_FOLDS = 5
-"""Parts that the keys are divided into to judge a fit on keys it has not seen."""
 
 DIGITS = 10
 """Significant digits of a coefficient: what the file holds is what was fitted."""
@@ -117,28 +114,6 @@ class FamilyFit:
     correction: FamilyCorrection | None = None
 
 
-Refine = Callable[[FamilyFit, MeasurementTable, Shaper, ArchSpec], FamilyFit]
-
-
-@dataclass(frozen=True)
-class FamilyAccuracy:
-    """How good choices are on keys that a fit has not seen.
-
-    Parameters
-    ----------
-    efficiency : float
-        Best measured over chosen latency, geometric mean.
-    worst : float
-        The same, on the worst key.
-    n_keys : int
-        Keys that were judged: those measured with more than one configuration.
-    """
-
-    efficiency: float
-    worst: float
-    n_keys: int
-
-
 def fit_family(table: MeasurementTable, shape: Shaper, arch: ArchSpec) -> FamilyFit:
     """Fit the forms of every configuration that has enough rows.
 
@@ -212,75 +187,12 @@ def predict_forms(fit: FamilyFit, dims: Sequence[tuple[int, ...]], shape: Shaper
     return latency
 
 
-def judge_family(
-    judged: MeasurementTable, table: MeasurementTable, shape: Shaper, arch: ArchSpec, refine: Refine | None = None
-) -> FamilyAccuracy | None:
-    """Judge choices on keys that were held out, each key once.
-
-    Parameters
-    ----------
-    judged : MeasurementTable
-        Rows of keys that were measured with many configurations.
-    table : MeasurementTable
-        All rows to fit to, ``judged`` among them.
-    shape : callable
-        The kernel's mapping.
-    arch : ArchSpec
-        GPU that was measured.
-    refine : callable, optional
-        What is made of each fit before it is judged, such as `wavetune.fit.family_correction.correct_family`.
-
-    Returns
-    -------
-    FamilyAccuracy or None
-        None if a fit without a part of the keys is not possible, or no key was measured with two configurations.
-    """
-    efficiency: list[float] = []
-    problems, judged_index = judged.problems()
-    place = {tuple(dims): index for index, dims in enumerate(problems.tolist())}
-    row_index = np.array([place.get(tuple(dims), -1) for dims in table.dims.tolist()], dtype=np.int64)
-    for held_out in _folds(len(problems)):
-        kept = (row_index < 0) | ~held_out[row_index]
-        try:
-            fit = fit_family(table.select(kept), shape, arch)
-        except FitError:
-            return None
-        if refine is not None:
-            fit = refine(fit, table.select(kept), shape, arch)
-        efficiency.extend(_efficiencies(fit, judged.select(held_out[judged_index]), shape, arch))
-    if not efficiency:
-        return None
-    return FamilyAccuracy(float(np.exp(np.mean(np.log(efficiency)))), min(efficiency), len(efficiency))
-
-
-def _efficiencies(fit: FamilyFit, judged: MeasurementTable, shape: Shaper, arch: ArchSpec) -> list[float]:
-    """Return the best measured over the chosen latency for every key with at least two configurations."""
-    column = {entry.config: index for index, entry in enumerate(fit.configs)}
-    forms = np.array([column.get(entry.config, -1) for entry in judged.configs])
-    keys, measured = judged.latency_matrix()
-    predicted = predict_family(fit, [tuple(row) for row in keys.tolist()], shape, arch)
-    efficiency = []
-    for latency, forecast in zip(measured, predicted, strict=True):
-        known = np.flatnonzero(~np.isnan(latency) & (forms >= 0))
-        if len(known) > 1:
-            chosen = known[np.argmin(forecast[forms[known]])]
-            efficiency.append(float(np.nanmin(latency) / latency[chosen]))
-    return efficiency
-
-
 def _points(table: MeasurementTable, shape: Shaper, resident: IntArray, arch: ArchSpec) -> FamilyPoints:
     shapes = [
         shape(tuple(sizes), table.configs[index].config)
         for sizes, index in zip(table.dims.tolist(), table.config_index.tolist(), strict=True)
     ]
     return FamilyPoints.of(shapes, resident[table.config_index], arch.num_sms)
-
-
-def _folds(n_problems: int) -> Iterator[BoolArray]:
-    """Yield which problems to hold out: each once, neighbours in table order in different parts."""
-    part = np.arange(n_problems) % N_FOLDS
-    for fold in range(min(N_FOLDS, n_problems)):
-        yield part == fold
 
 
 def _best_alone(table: MeasurementTable, fitted: IntArray) -> int:

@@ -17,10 +17,10 @@ from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError, NoModelError
 from wavetune.mapping.gemm import map_gemm
 from wavetune.mapping.kernel_mapping import KernelMapping, LaunchShape, MappingFunction
-from wavetune.runtime.codec import read_model
 from wavetune.runtime.device import resolve_device
 from wavetune.runtime.form_transfer import FormTransfer, TileLaunch
-from wavetune.runtime.locate import find_model_file, model_file_name
+from wavetune.runtime.locate import model_file_name
+from wavetune.runtime.sources import find_model
 
 Size = str | Callable[[Mapping[str, Any]], int]
 """Name of an argument of the kernel, or a function of all arguments by name."""
@@ -257,9 +257,9 @@ class PerfModel:
         key = (device.arch.name, device.num_sms)
         if key not in self._by_device:
             dtype, layout = self._probe.dtype, self._probe.layout
-            path = find_model_file(device.arch.name, GEMM.name, dtype, layout)
-            if path is not None:
-                self._by_device[key] = FormTransfer(read_model(path), device.arch, device.num_sms)
+            model, _ = find_model(GEMM.name, dtype, layout, device.arch.name)
+            if model is not None:
+                self._by_device[key] = FormTransfer(model, device.arch, device.num_sms)
             else:
                 wanted = f"no model {device.arch.name}/{model_file_name(GEMM.name, dtype, layout)}"
                 if self._missing == "error":

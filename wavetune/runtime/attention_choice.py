@@ -215,7 +215,9 @@ def choose_attention(
         return known
     model = find_model(problem, device)
     chooser = chooser_for(model, problem, device.num_sms)
-    choice = chooser.default(problem.dims) if memory.settings.disable else chooser.choose(problem.dims)
+    choice = chooser.forced(problem.dims, None if problem.is_empty else memory.settings.force_config)
+    if choice is None:
+        choice = chooser.default(problem.dims) if memory.settings.disable else chooser.choose(problem.dims)
     if choice is None:
         raise nothing_legal(model, problem)
     if len(memory.answers) >= MAX_REMEMBERED:

@@ -29,7 +29,7 @@ class FamilyChoice:
     source : Source
         ``exact``: this key was measured. ``nearest``: the forms decide, within `RANGE_OCTAVES` of what was measured.
         ``model``: beyond it. ``empty``: nothing to launch, so the default configuration. ``default``: the settings or
-        the miss policy want that one.
+        the miss policy want that one. ``forced``: the setting ``force_config`` wants it.
     latency_us : float
         Measured for ``exact``, predicted otherwise; 0 if empty.
     """
@@ -114,6 +114,16 @@ class FamilyChooser:
         wanted = self.model.forms[self.model.default_index].config
         found = next((entry for entry in ranked if entry.config == wanted), ranked[0])
         return FamilyChoice(found.config, Source.DEFAULT if found.latency_us else Source.EMPTY, found.latency_us)
+
+    def forced(self, dims: tuple[int, ...], wanted: KernelConfig | None) -> FamilyChoice | None:
+        """Return the best of the usable configurations that have all fields of ``wanted``.
+
+        None without one: the setting ``force_config`` may mean another kernel. Raises as `choose`.
+        """
+        if wanted is None:
+            return None
+        found = next((entry for entry in self.rank(dims) if wanted.items() <= entry.config.items()), None)
+        return None if found is None else FamilyChoice(found.config, Source.FORCED, found.latency_us)
 
     def rank(self, dims: tuple[int, ...]) -> list[RankedConfig]:
         """Order every usable configuration by predicted latency, best first; raises as `choose`."""

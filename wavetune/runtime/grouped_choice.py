@@ -281,8 +281,9 @@ def _choose(forms: GroupedForms, problem: GroupedGemmProblem) -> FamilyChoice:
     legal = forms.legal(problem)
     if not legal:
         raise nothing_legal(forms.model, problem)
-    if problem.is_empty or settings().disable:
-        return _default(forms, problem)
+    settled = _settled(forms, problem)
+    if settled is not None:
+        return settled
     if problem.dims in forms.model.exact:
         choice = chooser_for(forms.model, problem, forms.num_sms).choose(problem.dims)
         if choice is not None and choice.source is Source.EXACT:
@@ -293,10 +294,15 @@ def _choose(forms: GroupedForms, problem: GroupedGemmProblem) -> FamilyChoice:
     return FamilyChoice(forms.configs[legal[place]], source, latencies[place])
 
 
-def _default(forms: GroupedForms, problem: GroupedGemmProblem) -> FamilyChoice:
-    choice = chooser_for(forms.model, problem, forms.num_sms).default(problem.dims)
-    assert choice is not None  # Callers have seen to it that some form is legal.
-    return choice
+def _settled(forms: GroupedForms, problem: GroupedGemmProblem) -> FamilyChoice | None:
+    """Return the answer where settings give it, or there is nothing to launch."""
+    now = settings()
+    if not (problem.is_empty or now.disable or now.force_config):
+        return None
+    chooser = chooser_for(forms.model, problem, forms.num_sms)
+    forced = chooser.forced(problem.dims, None if problem.is_empty else now.force_config)
+    is_default = forced is None and (problem.is_empty or now.disable)
+    return chooser.default(problem.dims) if is_default else forced
 
 
 def _least_regret(
@@ -305,8 +311,9 @@ def _least_regret(
     legal = forms.legal(problem)
     if not legal:
         raise nothing_legal(forms.model, problem)
-    if problem.is_empty or settings().disable:
-        return _default(forms, problem)
+    settled = _settled(forms, problem)
+    if settled is not None:
+        return settled
     histograms = prior.histograms(problem.experts, problem.tokens, top_k)
     place, latency_us = least_expected_regret(
         [

@@ -42,16 +42,6 @@ def model_file_name(kernel: str, dtype: str, layout: str) -> str:
     return f"{kernel}-{dtype}{suffix}.json"
 
 
-def find_model_file(arch: str, kernel: str, dtype: str, layout: str) -> Path | None:
-    """Return the first model file for this key, or None."""
-    name = model_file_name(kernel, dtype, layout)
-    for folder in model_folders():
-        path = folder / arch / name
-        if os.path.isfile(path):
-            return path
-    return None
-
-
 def all_model_files() -> Iterator[Path]:
     """Yield every model file that can be found, in search order."""
     for folder in model_folders():

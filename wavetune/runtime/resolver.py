@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from wavetune.core.config import KernelConfig, KernelSpec, find_kernel_spec
+from wavetune.core.config import KERNEL_SPECS, FieldValue, KernelConfig, KernelSpec, find_kernel_spec
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError, MissError, NoModelError
 from wavetune.mapping.gemm import map_gemm
@@ -294,9 +295,15 @@ class Resolver:
 
 
 def _forced_config(settings: Settings, spec: KernelSpec) -> KernelConfig | None:
-    if settings.force_config is None:
+    if settings.force_config is None or _means_another(settings.force_config, spec):
         return None
     try:
         return spec.config(settings.force_config)
     except ConfigError as error:
         raise ConfigError(f"setting force_config (WAVETUNE_FORCE_CONFIG): {error}") from None
+
+
+def _means_another(fields: Mapping[str, FieldValue], spec: KernelSpec) -> bool:
+    """Whether fields are none of this kernel's, but those of another one."""
+    names = set(fields)
+    return not names <= set(spec.fields) and any(names <= set(other.fields) for other in KERNEL_SPECS.values())

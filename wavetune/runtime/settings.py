@@ -222,7 +222,8 @@ SETTINGS = (
     Setting("disable", _flag, lambda: False, "off", "Answer every problem with the default configuration."),
     Setting(
         "force_config", _config, _nothing, "none",
-        "Answer this configuration wherever it is legal: `block_m=128,block_n=128,...`.",
+        "Answer this configuration wherever it is legal: `block_m=128,block_n=128,...`. "
+        "Attention and grouped GEMM: if their model has it.",
     ),
     Setting("pinned", _path, _nothing, "none", "Exact table that `wavetune freeze` wrote."),
     Setting(
