@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from wavetune.launch.linear import patch_linear
     from wavetune.launch.matmul import matmul
     from wavetune.launch.perf_model import perf_model
-    from wavetune.launch.scaled_mm import scaled_matmul
+    from wavetune.launch.scaled_matmul import scaled_matmul
     from wavetune.launch.warmup import warmup, warmup_model
     from wavetune.runtime.attention_choice import choose_attention_config, choose_attention_decode_config
     from wavetune.runtime.fingerprint import fingerprint
-    from wavetune.runtime.grouped_choice import choose_grouped_gemm_config
+    from wavetune.runtime.grouped_choice import RoutingPrior, choose_grouped_gemm_config, choose_grouped_gemm_for_graph
+    from wavetune.runtime.grouped_pair import choose_grouped_gemm_pair
     from wavetune.runtime.reachable import reachable_configs
 
 __version__ = "0.1.0"
@@ -52,6 +53,7 @@ __all__ = [
     "Miss",
     "Problem",
     "RankedConfig",
+    "RoutingPrior",
     "Settings",
     "Source",
     "WaveLatencyModel",
@@ -65,6 +67,8 @@ __all__ = [
     "choose_attention_decode_config",
     "choose_config",
     "choose_grouped_gemm_config",
+    "choose_grouped_gemm_for_graph",
+    "choose_grouped_gemm_pair",
     "clear_caches",
     "configure",
     "explain_choice",
@@ -88,6 +92,7 @@ _LAZY = {
     "AttentionDecodeProblem": "wavetune.core.attention_problem",
     "AttentionProblem": "wavetune.core.attention_problem",
     "GroupedGemmProblem": "wavetune.core.grouped_problem",
+    "RoutingPrior": "wavetune.runtime.grouped_choice",
     "WaveLatencyModel": "wavetune.fit.model",
     "attention": "wavetune.launch.attention",
     "attention_decode": "wavetune.launch.attention",
@@ -95,13 +100,15 @@ _LAZY = {
     "choose_attention_config": "wavetune.runtime.attention_choice",
     "choose_attention_decode_config": "wavetune.runtime.attention_choice",
     "choose_grouped_gemm_config": "wavetune.runtime.grouped_choice",
+    "choose_grouped_gemm_for_graph": "wavetune.runtime.grouped_choice",
+    "choose_grouped_gemm_pair": "wavetune.runtime.grouped_pair",
     "fingerprint": "wavetune.runtime.fingerprint",
     "grouped_matmul": "wavetune.launch.grouped_matmul",
     "matmul": "wavetune.launch.matmul",
     "patch_linear": "wavetune.launch.linear",
     "perf_model": "wavetune.launch.perf_model",
     "reachable_configs": "wavetune.runtime.reachable",
-    "scaled_matmul": "wavetune.launch.scaled_mm",
+    "scaled_matmul": "wavetune.launch.scaled_matmul",
     "warmup": "wavetune.launch.warmup",
     "warmup_model": "wavetune.launch.warmup",
 }

@@ -84,7 +84,7 @@ def test_packages_stay_in_their_layers(path: Path) -> None:
         return
     if layer in STANDARD_LIBRARY_LAYERS:
         assert not third_party
-    gpu = layer in ("kernels", "launch") or (layer == "measure" and path.name in GPU_FILES)
+    gpu = layer in ("kernels", "launch", "recording") or (layer == "measure" and path.name in GPU_FILES)
     if not gpu:
         assert not third_party & {"torch", "triton", "pynvml"}
     if layer not in ("fit", "report"):
@@ -99,6 +99,15 @@ def test_packages_stay_in_their_layers(path: Path) -> None:
     assert third_party <= offline | bindings | {"torch", "triton", "pynvml", "typer", "rich", "click"}
 
 
+def test_what_is_loaded_into_other_programs_needs_nothing() -> None:
+    """Recorders run where neither wavetune nor torch may be: they import the standard library, and torch when asked."""
+    paths = [path for path in MODULES if layer_of(path) == "recording"]
+    assert len(paths) > 3
+    for path in paths:
+        assert {name for name, _ in imported(path, top_level_only=True)} <= set(sys.stdlib_module_names)
+        assert {name for name, _ in imported(path)} <= {*sys.stdlib_module_names, "torch"}
+
+
 def test_torch_is_never_needed_to_import_the_offline_package() -> None:
     """Every module outside of the GPU layers imports without torch."""
     names = [
@@ -106,6 +115,8 @@ def test_torch_is_never_needed_to_import_the_offline_package() -> None:
         for path in MODULES
         if layer_of(path) not in ("kernels", "launch", "cli", "__main__.py")
         and not (layer_of(path) == "measure" and path.name in GPU_FILES)
+        # Importing it runs the user's own one again.
+        and path.name != "sitecustomize.py"
     ]
     assert len(names) > 40
     program = (

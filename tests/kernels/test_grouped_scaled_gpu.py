@@ -16,7 +16,7 @@ from wavetune.errors import CaptureError, OperandError
 from wavetune.kernels.grouped_gemm_dispatch import illegal_reason, launch_operands
 from wavetune.kernels.grouped_gemm_operands import GroupedGemmOperands, grouped_reference, make_grouped_operands
 from wavetune.kernels.reference import MAX_RELATIVE_ERROR, relative_error
-from wavetune.launch import grouped_plan
+from wavetune.launch import grouped_launcher
 from wavetune.launch.grouped_matmul import grouped_matmul
 
 
@@ -242,7 +242,7 @@ def test_the_operator_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
         graph.replay()
         known = replace(operands, problem=replace(operands.problem, group_sizes=sizes))
         assert relative_error(out, grouped_reference(known)) < LIMIT
-    monkeypatch.setattr(grouped_plan, "is_loaded", lambda *args: False)
+    monkeypatch.setattr(grouped_launcher, "is_loaded", lambda *args: False)
     for given, words in ((SIZES, "on the GPU"), (groups, "not loaded")):
         failing = torch.cuda.CUDAGraph()
         with pytest.raises(CaptureError, match=words), torch.cuda.graph(failing):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wavetune.launch.kernel_tables import Place
+from wavetune.launch.autotune.stopwatch import Lap
+from wavetune.launch.autotune.tables import Place
 from wavetune.launch.live import NotMeasuredError
-from wavetune.launch.stopwatch import Lap
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 
@@ -104,7 +104,7 @@ class MadeUpKernel:
 
 @dataclass
 class MadeUpBench:
-    """Acts like `wavetune.launch.kernel_bench.CudaBench`, with a clock that only its launches move.
+    """Acts like `wavetune.launch.autotune.bench.CudaBench`, with a clock that only its launches move.
 
     Parameters
     ----------

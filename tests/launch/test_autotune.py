@@ -18,9 +18,9 @@ from triton.runtime.errors import OutOfResources  # noqa: E402
 
 import wavetune  # noqa: E402
 from wavetune.errors import ConfigError, InfeasibleConfigError, MappingError, MissError  # noqa: E402
-from wavetune.launch import kernel_bench  # noqa: E402
 from wavetune.launch.autotune import AutotunedKernel, autotune  # noqa: E402
-from wavetune.launch.kernel_tables import Place  # noqa: E402
+from wavetune.launch.autotune import bench as bench_module  # noqa: E402
+from wavetune.launch.autotune.tables import Place  # noqa: E402
 from wavetune.mapping.source_digest import mapping_digest  # noqa: E402
 from wavetune.runtime import family_source, sources  # noqa: E402
 from wavetune.runtime.choice import Source  # noqa: E402
@@ -79,7 +79,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]:
     ) -> Made:
         raw = MadeUpKernel(effect, refuse)
         bench = MadeUpBench(raw, latency_us)
-        monkeypatch.setattr(kernel_bench, "_BENCH", bench)
+        monkeypatch.setattr(bench_module, "_BENCH", bench)
         options = {"configs": configs(blocks), "key": ["M", "N"], "name": "made-up", **options}
         return autotune(**options)(raw), raw, bench
 
@@ -150,7 +150,7 @@ def test_a_changed_kernel_is_measured_again(make: Callable[..., Made]) -> None:
     raw = MadeUpKernel()
     raw.fn = scale_rows
     bench = MadeUpBench(raw, best_is(16))
-    kernel_bench._BENCH = bench  # the fixture of `make` puts it back
+    bench_module._BENCH = bench  # the fixture of `make` puts it back
     launch(autotune(configs(), ["M", "N"], name="made-up")(raw))
     assert bench.opened == 1
 

@@ -19,11 +19,11 @@ import triton.language as tl  # noqa: E402
 
 import wavetune  # noqa: E402
 from wavetune.errors import ArchError  # noqa: E402
-from wavetune.launch import kernel_bench  # noqa: E402
 from wavetune.launch.autotune import AutotunedKernel, autotune  # noqa: E402
-from wavetune.launch.kernel_bench import CudaBench  # noqa: E402
+from wavetune.launch.autotune import bench as bench_module  # noqa: E402
+from wavetune.launch.autotune.bench import CudaBench  # noqa: E402
+from wavetune.launch.autotune.stopwatch import CudaStopwatch, Lap  # noqa: E402
 from wavetune.launch.perf_model import perf_model  # noqa: E402
-from wavetune.launch.stopwatch import CudaStopwatch, Lap  # noqa: E402
 from wavetune.runtime.choice import Source  # noqa: E402
 from wavetune.runtime.device import cuda_device  # noqa: E402
 
@@ -53,7 +53,7 @@ class CountingBench(CudaBench):
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingBench]:
     """Use a store and models of this test's own, and count measurements."""
     counting = CountingBench()
-    monkeypatch.setattr(kernel_bench, "_BENCH", counting)
+    monkeypatch.setattr(bench_module, "_BENCH", counting)
     wavetune.configure(cache_dir=tmp_path / "cache", models=[tmp_path / "models"])
     yield counting
     wavetune.configure(cache_dir=None, models=None, on_miss=None)
@@ -234,8 +234,8 @@ def test_calibration_answers_keys_that_were_never_measured(
     example: Callable[[str], ModuleType], bench: CountingBench, tmp_path: Path
 ) -> None:
     """Calibrate the reduction for seconds; then unseen keys are answered by its model, near-best, without timing."""
-    from wavetune.launch.kernel_keys import group_keys
-    from wavetune.launch.kernel_runner import KernelRunner
+    from wavetune.launch.autotune.keys import group_keys
+    from wavetune.launch.autotune.runner import KernelRunner
     from wavetune.mapping.source_digest import mapping_digest
     from wavetune.pipeline.family_calibration import calibrate_family
     from wavetune.pipeline.user_kernel import KernelJob

@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 
 from wavetune.core.routing import UNIFORM, Routing, sample_groups
 from wavetune.errors import CaptureError, OperandError
-from wavetune.launch import grouped_plan
+from wavetune.launch import grouped_launcher
 from wavetune.launch.grouped_matmul import grouped_matmul
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -79,7 +79,7 @@ def test_a_graph_follows_the_sizes_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -
         groups.copy_(torch.tensor(sizes))
         graph.replay()
         assert_close(out, expected(x, w, sizes))
-    monkeypatch.setattr(grouped_plan, "is_loaded", lambda *args: False)
+    monkeypatch.setattr(grouped_launcher, "is_loaded", lambda *args: False)
     for given, words in ((SIZES, "on the GPU"), (groups, "not loaded")):
         failing = torch.cuda.CUDAGraph()
         with pytest.raises(CaptureError, match=words), torch.cuda.graph(failing):

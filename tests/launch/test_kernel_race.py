@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("triton")
 
 from wavetune.core.config import KernelConfig
-from wavetune.launch.kernel_race import by_past_wins, race
+from wavetune.launch.autotune.race import by_past_wins, race
+from wavetune.launch.autotune.stopwatch import Lap
 from wavetune.launch.live import MIN_ROUNDS, NotMeasuredError
-from wavetune.launch.stopwatch import Lap
 from wavetune.runtime.measurer import MeasuredChoice
 
 HOST_US = 100.0

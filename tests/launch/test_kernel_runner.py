@@ -17,10 +17,11 @@ from triton.runtime.errors import OutOfResources  # noqa: E402
 import wavetune  # noqa: E402
 from wavetune.core.arch import find_arch  # noqa: E402
 from wavetune.errors import ConfigError, MeasurementError, RunnerError  # noqa: E402
-from wavetune.launch import kernel_bench, kernel_runner  # noqa: E402
 from wavetune.launch.autotune import AutotunedKernel, autotune  # noqa: E402
-from wavetune.launch.kernel_keys import KeyGroup, group_keys, read_keys  # noqa: E402
-from wavetune.launch.kernel_runner import KernelRunner  # noqa: E402
+from wavetune.launch.autotune import bench as bench_module  # noqa: E402
+from wavetune.launch.autotune import runner as runner_module  # noqa: E402
+from wavetune.launch.autotune.keys import KeyGroup, group_keys, read_keys  # noqa: E402
+from wavetune.launch.autotune.runner import KernelRunner  # noqa: E402
 from wavetune.measure.runner import Runner  # noqa: E402
 from wavetune.pipeline.family_calibration import calibrate_family  # noqa: E402
 from wavetune.pipeline.user_kernel import KernelJob  # noqa: E402
@@ -58,13 +59,13 @@ Made = tuple[AutotunedKernel, MadeUpKernel, MadeUpBench]
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Return a maker of kernels on a made-up H200."""
-    monkeypatch.setattr(kernel_runner, "require_whole_gpu", lambda arch, gpu: None)
+    monkeypatch.setattr(runner_module, "require_whole_gpu", lambda arch, gpu: None)
     wavetune.configure(cache_dir=tmp_path / "cache", models=[tmp_path / "models"])
 
     def build(effect: Any = compute, refuse: Any = None, **options: Any) -> Made:
         raw = MadeUpKernel(effect, refuse)
         bench = MadeUpBench(raw, latency_us)
-        monkeypatch.setattr(kernel_bench, "_BENCH", bench)
+        monkeypatch.setattr(bench_module, "_BENCH", bench)
         fields = {
             "configs": [triton.Config({"BLOCK": block}, num_warps=4, num_stages=1) for block in BLOCKS],
             "key": ["M", "N"], "name": "made-up", "grid_size": lambda key, config: key["M"],

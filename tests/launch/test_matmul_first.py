@@ -17,7 +17,7 @@ from wavetune.core.config import GEMM, KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import CaptureError, InfeasibleConfigError
 from wavetune.kernels.placeholder import placeholder_operands
-from wavetune.launch import first
+from wavetune.launch import first_launch
 from wavetune.launch.gpu import LaunchGpu
 
 H200 = find_arch("h200")
@@ -73,16 +73,18 @@ class FakeDriver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Replace what compiles and loads."""
     fake = FakeDriver()
-    monkeypatch.setattr(first, "bind_gemm", fake.bind)
-    monkeypatch.setattr(first, "is_loaded", lambda operands, config, arch: config in fake.loaded)
-    monkeypatch.setattr(first, "_unusable", set())
-    monkeypatch.setattr(first, "_logged", set())
+    monkeypatch.setattr(first_launch, "bind_gemm", fake.bind)
+    monkeypatch.setattr(first_launch, "is_loaded", lambda operands, config, arch: config in fake.loaded)
+    monkeypatch.setattr(first_launch, "_unusable", set())
+    monkeypatch.setattr(first_launch, "_logged", set())
     return fake
 
 
 def launch(config: KernelConfig, *, capturing: bool = False) -> object:
     """Launch a choice for the first time; return what may be kept."""
-    return first.launch_first(FakeGpu(0, H200, None, capturing), FakeSource(), placeholder_operands(PROBLEM), config, 0)
+    return first_launch.launch_first(
+        FakeGpu(0, H200, None, capturing), FakeSource(), placeholder_operands(PROBLEM), config, 0
+    )
 
 
 def test_outside_of_a_capture_the_choice_is_compiled(driver: FakeDriver) -> None:
@@ -139,6 +141,6 @@ def test_when_nothing_can_be_loaded_the_first_failure_is_raised(driver: FakeDriv
     with pytest.raises(InfeasibleConfigError, match="failure 2"):
         launch(SECOND)
     driver.broken = {BEST: ZeroDivisionError("a bug")}
-    first._unusable.clear()
+    first_launch._unusable.clear()
     with pytest.raises(ZeroDivisionError):
         launch(BEST)

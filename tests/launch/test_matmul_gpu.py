@@ -19,7 +19,7 @@ from wavetune.kernels import call as call_module
 from wavetune.kernels import gemm_device, gemm_pair_device
 from wavetune.kernels.gemm import gemm_variants
 from wavetune.kernels.reference import MAX_RELATIVE_ERROR, relative_error
-from wavetune.launch import live, plan, source
+from wavetune.launch import live, product_launchers, source
 from wavetune.launch.linear import patch_linear
 from wavetune.launch.matmul import matmul
 from wavetune.launch.warmup import warmup, warmup_model
@@ -71,9 +71,9 @@ def nothing_loaded() -> Iterator[None]:
             if hasattr(kernel, "device_caches"):
                 kernel.device_caches.clear()
     gemm_variants.cache_clear()
-    plan.clear_plans()
+    product_launchers.clear_launchers()
     yield
-    plan.clear_plans()
+    product_launchers.clear_launchers()
 
 
 class ForbiddenError(Exception):
@@ -414,7 +414,7 @@ def test_nothing_is_compiled_after_a_warmup(
     expected = reference(rows[:check_m, :k], b, bias_values, activation)
     result = matmul(rows[:check_m, :k], b, bias_values, activation, numerics=numerics)
     assert relative_error(result, expected) < MAX_RELATIVE_ERROR[dtype]
-    plan.clear_plans()
+    product_launchers.clear_launchers()
     for m in (3, 130, 5000):
         graph, captured = capture(lambda m=m: matmul(rows[:m, :k], b, bias_values, activation, numerics=numerics))
         graph.replay()

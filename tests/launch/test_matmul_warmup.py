@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import wavetune
-from wavetune.errors import InfeasibleConfigError, OperandError, OperandTypeError, ProblemError
-from wavetune.launch import first
+from wavetune.errors import InfeasibleConfigError, OperandError, OperandTypeError, ProblemError, ProblemTypeError
+from wavetune.launch import first_launch
 from wavetune.launch import warmup as warmup_module
 from wavetune.launch.compile_worker import CompileJob
 from wavetune.launch.gpu import LaunchGpu
@@ -65,7 +65,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> FakeTriton:
     monkeypatch.setattr(warmup_module, "load_call", lambda call: fake.load(call.variant))
     monkeypatch.setattr(warmup_module, "find_loaded", lambda call: {call.variant} & fake.loaded or None)
     monkeypatch.setattr(warmup_module, "compile_in_parallel", fake.compile)
-    monkeypatch.setattr(first, "_unusable", set())
+    monkeypatch.setattr(first_launch, "_unusable", set())
     return fake
 
 
@@ -105,7 +105,7 @@ def test_what_cannot_be_loaded_is_told_and_never_tried_again(triton: FakeTriton)
     report = warmup(4096, 4096, (1, 300))
     assert report.failed == (victim,)
     assert victim not in report.configs
-    assert len(first._unusable) == 1
+    assert len(first_launch._unusable) == 1
 
 
 def test_layers_of_a_model(triton: FakeTriton) -> None:
@@ -132,6 +132,9 @@ def test_wrong_arguments(triton: FakeTriton) -> None:
     for m_range in ((0, 5), (5, 4)):
         with pytest.raises(ProblemError, match="m_range"):
             warmup(64, 64, m_range)
+    for no_pair in (5, None, (1, 2, 3), (1.0, 4)):
+        with pytest.raises(ProblemTypeError, match="m_range"):
+            warmup(64, 64, m_range=no_pair)
     with pytest.raises(OperandError, match="dtype must be one of bf16, fp16"):
         warmup(64, 64, dtype=torch.float32)
     with pytest.raises(ProblemError, match="layout"):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from wavetune.core.workload_entry import WorkloadEntry
-from wavetune.launch import record_products
-from wavetune.launch.record import Counts, recording_mode
+from wavetune.recording import products
+from wavetune.recording.recorder import Counts, recording_mode
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -35,7 +35,7 @@ class Seen(list):
 def seen() -> Any:
     """Record the operations of a test."""
     found = Seen()
-    with recording_mode(record_products, found.append):
+    with recording_mode(products, found.append):
         yield found
 
 
@@ -69,7 +69,7 @@ def test_inference_mode_counts_the_same():
     totals = []
     for context in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         found = Seen()
-        with recording_mode(record_products, found.append), context():
+        with recording_mode(products, found.append), context():
             run()
         totals.append(found.counts())
     assert totals[0] == totals[1] == totals[2]
@@ -171,15 +171,15 @@ def test_a_program_survives_what_cannot_be_described(tmp_path: Path, monkeypatch
     def broken(*arguments: Any) -> Any:
         raise KeyError("mat3")
 
-    monkeypatch.setattr(record_products, "describe", broken)
+    monkeypatch.setattr(products, "describe", broken)
     monkeypatch.setattr("os._exit", lambda status: None)
     counts = Counts(str(tmp_path))
     x = torch.ones(2, 2)
-    with recording_mode(record_products, counts.add, counts.fail):
+    with recording_mode(products, counts.add, counts.fail):
         assert torch.equal(x @ x, 2 * x)
     (note,) = tmp_path.iterdir()
     assert "aten.mm.default: KeyError: 'mat3'" in note.read_text()
-    with recording_mode(record_products, counts.add), pytest.raises(KeyError):
+    with recording_mode(products, counts.add), pytest.raises(KeyError):
         x @ x
 
 
@@ -194,7 +194,7 @@ def test_results_are_untouched(seen: Seen):
 
 def test_counts_are_written_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What several threads count adds up in the files, also beyond the keys that are held."""
-    monkeypatch.setattr("wavetune.launch.record.MAX_KEYS", 5)
+    monkeypatch.setattr("wavetune.recording.recorder.MAX_KEYS", 5)
     monkeypatch.setattr("os._exit", lambda status: None)
     counts = Counts(str(tmp_path))
 

@@ -18,8 +18,8 @@ from wavetune.errors import ConfigError, RunnerError, WavetuneError
 from wavetune.runtime.family_file import family_file_name
 
 if TYPE_CHECKING:
-    from wavetune.launch.autotune import AutotunedKernel
-    from wavetune.launch.kernel_keys import KeyGroup
+    from wavetune.launch.autotune.decorator import AutotunedKernel
+    from wavetune.launch.autotune.keys import KeyGroup
     from wavetune.pipeline.user_kernel import KernelJob
 
 NO_GPU = "calibrating your own kernel needs the GPU itself; --dry-run shows the plan without one"
@@ -39,7 +39,7 @@ def calibrate_user_kernel(
 ) -> None:
     """Import a kernel, measure it and write its models, one for each kind of key."""
     kernel = load_kernel(reference)
-    from wavetune.launch.kernel_keys import group_keys, read_keys
+    from wavetune.launch.autotune.keys import group_keys, read_keys
 
     groups = group_keys(kernel, read_keys(keys, kernel.keys) if keys is not None else ())
     if out is not None and len(groups) > 1:
@@ -47,7 +47,7 @@ def calibrate_user_kernel(
     if dry_run:
         _print_plan(kernel, groups, as_json)
         return
-    from wavetune.launch.kernel_runner import require_whole_gpu
+    from wavetune.launch.autotune.runner import require_whole_gpu
 
     try:
         require_whole_gpu(arch, gpu)
@@ -85,7 +85,7 @@ def load_kernel(reference: str) -> AutotunedKernel:
         raise ConfigError(f"cannot import {module_name}: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
         found = getattr(found, part, None)
-    from wavetune.launch.autotune import AutotunedKernel
+    from wavetune.launch.autotune.decorator import AutotunedKernel
 
     if not isinstance(found, AutotunedKernel):
         what = "nothing" if found is None else type(found).__name__
@@ -96,7 +96,7 @@ def load_kernel(reference: str) -> AutotunedKernel:
 def _calibrate_group(
     group: KeyGroup, arch: ArchSpec, *, out: Path | None, store: Path | None, gpu: int, budget_s: float
 ) -> dict[str, Any]:
-    from wavetune.launch.kernel_runner import KernelRunner
+    from wavetune.launch.autotune.runner import KernelRunner
 
     probe = group.probe()
     job = _job(group, probe.dtype, probe.layout)

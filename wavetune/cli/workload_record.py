@@ -33,9 +33,9 @@ EXIT_NOT_FOUND = 127
 DEFAULT_OUT = Path("workload.json")
 
 FOLDER_VARIABLE = "WAVETUNE_RECORD_FOLDER"
-"""Also read by ``wavetune/launch/inject/sitecustomize.py``."""
+"""Also read by ``wavetune/recording/inject/sitecustomize.py``."""
 
-_INJECTED = Path(wavetune.__file__).resolve().parent / "launch" / "inject"
+_INJECTED = Path(wavetune.__file__).resolve().parent / "recording" / "inject"
 _NVIDIA_DRIVER = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")
 _LISTED_DIFFERENCES = 5
 

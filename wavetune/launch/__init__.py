@@ -1,4 +1,4 @@
 """Launchers: kernels as torch operators, live measurement, and the decorator for your own kernels."""
 
-# Registers the live measurer of every family; loads neither torch nor triton.
+# Registers the live measurer of GEMM; loads neither torch nor triton.
 from wavetune.launch import live as live

@@ -7,13 +7,8 @@ from typing import Any
 import torch
 
 import wavetune.launch.attention_operator  # noqa: F401 (registers the operators)
-from wavetune.launch.attention_checks import (
-    check_count,
-    check_forward_only,
-    check_longest,
-    check_options,
-    check_tensors,
-)
+from wavetune.launch.attention_checks import check_count, check_forward_only, check_longest, check_options
+from wavetune.launch.checks import check_tensors
 
 
 def attention(
@@ -63,11 +58,13 @@ def attention(
     -----
     This is the operator ``torch.ops.wavetune.attention``.
     """
-    check_tensors(q=q, k=k, v=v, cu_seqlens_=cu_seqlens, cu_seqlens_k_=cu_seqlens_k)
+    tensors = {"q": q, "k": k, "v": v}
+    starts = {"cu_seqlens": cu_seqlens, "cu_seqlens_k": cu_seqlens_k}
+    check_tensors({**tensors, **starts}, optional=starts)
     factor, reach = check_options(causal, scale, window)
     longest = check_longest("max_seqlen", max_seqlen, "cu_seqlens", cu_seqlens)
     longest_k = check_longest("max_seqlen_k", max_seqlen_k, "cu_seqlens_k", cu_seqlens_k)
-    check_forward_only(q, k, v)
+    check_forward_only(tensors)
     out, lse = torch.ops.wavetune.attention(
         q, k, v, cu_seqlens, cu_seqlens_k, causal=causal, scale=factor, window=reach, max_seqlen=longest,
         max_seqlen_k=longest_k, return_lse=return_lse,
@@ -121,10 +118,11 @@ def attention_decode(
     Where the chosen configuration splits the keys, a row is summed in another order than without a split; for given
     sizes the result is deterministic. This is the operator ``torch.ops.wavetune.attention_decode``.
     """
-    check_tensors(q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table, lengths=lengths)
+    tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
+    check_tensors({**tensors, "block_table": block_table, "lengths": lengths})
     factor, reach = check_options(False, scale, window)
     longest = check_count("max_length", max_length)
-    check_forward_only(q, k_cache, v_cache)
+    check_forward_only(tensors)
     out, lse = torch.ops.wavetune.attention_decode(
         q, k_cache, v_cache, block_table, lengths, scale=factor, window=reach, max_length=longest,
         return_lse=return_lse,

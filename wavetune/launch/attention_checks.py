@@ -8,28 +8,19 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-import torch
-
 from wavetune.core.attention_problem import HEAD_DIMS
 from wavetune.errors import OperandError, OperandTypeError
-from wavetune.launch.checks import SUPPORTED_DTYPES
-
-
-def check_tensors(**arguments: object) -> None:
-    """Refuse what is not a tensor; names that end in ``_`` may be None.
-
-    Raises
-    ------
-    OperandTypeError
-        Naming the argument.
-    """
-    for name, value in arguments.items():
-        is_optional = name.endswith("_")
-        if not isinstance(value, torch.Tensor) and not (is_optional and value is None):
-            raise OperandTypeError(f"{name.rstrip('_')} must be a torch.Tensor, got {type(value).__name__}")
+from wavetune.launch.checks import (
+    SUPPORTED_DTYPES,
+    check_int32,
+    check_no_gradient,
+    check_same_device,
+    check_same_dtype,
+)
 
 
 def check_options(causal: object, scale: object, window: object) -> tuple[float, int]:
@@ -110,7 +101,7 @@ def check_prefill(q: Any, k: Any, v: Any, cu_seqlens: Any, cu_seqlens_k: Any) ->
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != (3 if is_packed else 4):
             raise OperandError(f"{name} has shape {list(tensor.shape)}; {hint} it must be {axes}")
-    _check_alike(q, (("k", k), ("v", v)))
+    _check_alike(q, {"k": k, "v": v})
     if tuple(k.shape) != tuple(v.shape):
         raise OperandError(f"k has shape {list(k.shape)} but v has {list(v.shape)}; they must be the same")
     if k.shape[-1] != q.shape[-1]:
@@ -125,10 +116,9 @@ def check_prefill(q: Any, k: Any, v: Any, cu_seqlens: Any, cu_seqlens_k: Any) ->
             continue
         if starts.dim() != 1 or starts.shape[0] < 2:
             raise OperandError(f"{name} must have shape (n_sequences + 1,), got {list(starts.shape)}")
-        if starts.dtype != torch.int32:
-            raise OperandError(f"{name} must be torch.int32, got {starts.dtype}; cast it with .int()")
-        if starts.device != q.device and starts.device.type != "cpu":
-            raise OperandError(f"{name} is on {starts.device} but q is on {q.device}; move one of them")
+        check_int32(name, starts)
+        if starts.device.type != "cpu":
+            check_same_device("q", q, {name: starts})
     if is_packed and cu_seqlens_k is None and k.shape[0] != q.shape[0]:
         raise OperandError(f"q has {q.shape[0]} tokens but k has {k.shape[0]}; give cu_seqlens_k as well")
     if cu_seqlens_k is not None and cu_seqlens_k.shape[0] != cu_seqlens.shape[0]:
@@ -163,7 +153,7 @@ def check_decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, lengths: 
             raise OperandError(
                 f"{name} has shape {list(cache.shape)}; it must be (n_pages, page_size, kv_heads, head_dim)"
             )
-    _check_alike(q, (("k_cache", k_cache), ("v_cache", v_cache)))
+    _check_alike(q, {"k_cache": k_cache, "v_cache": v_cache})
     if tuple(k_cache.shape) != tuple(v_cache.shape):
         raise OperandError(f"k_cache has shape {list(k_cache.shape)} but v_cache has {list(v_cache.shape)}")
     if k_cache.shape[-1] != q.shape[-1]:
@@ -176,10 +166,8 @@ def check_decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, lengths: 
     if tuple(lengths.shape) != (q.shape[0],):
         raise OperandError(f"lengths must have shape ({q.shape[0]},), got {list(lengths.shape)}")
     for name, tensor in (("block_table", block_table), ("lengths", lengths)):
-        if tensor.dtype != torch.int32:
-            raise OperandError(f"{name} must be torch.int32, got {tensor.dtype}; cast it with .int()")
-        if tensor.device != q.device:
-            raise OperandError(f"{name} is on {tensor.device} but q is on {q.device}; move one of them")
+        check_int32(name, tensor)
+        check_same_device("q", q, {name: tensor})
 
 
 def check_starts(name: str, starts: list[int], tokens: int) -> tuple[int, ...]:
@@ -201,7 +189,7 @@ def check_starts(name: str, starts: list[int], tokens: int) -> tuple[int, ...]:
     return lengths
 
 
-def check_forward_only(*tensors: Any) -> None:
+def check_forward_only(tensors: Mapping[str, Any]) -> None:
     """Refuse tensors that must be differentiated.
 
     Raises
@@ -209,18 +197,14 @@ def check_forward_only(*tensors: Any) -> None:
     OperandError
         If gradients are recorded and one of them requires them.
     """
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        raise OperandError("attention has no backward pass; use torch.no_grad(), or detach q, k and v")
+    check_no_gradient(tensors, "attention has no backward pass; use torch.no_grad(), or detach q, k and v")
 
 
-def _check_alike(q: Any, others: tuple[tuple[str, Any], ...]) -> None:
+def _check_alike(q: Any, others: Mapping[str, Any]) -> None:
     if q.dtype not in SUPPORTED_DTYPES:
         raise OperandError(f"q is {q.dtype}; cast it to {' or '.join(map(str, SUPPORTED_DTYPES))}")
-    for name, tensor in others:
-        if tensor.dtype != q.dtype:
-            raise OperandError(f"{name} is {tensor.dtype} but q is {q.dtype}; cast one of them")
-        if tensor.device != q.device:
-            raise OperandError(f"{name} is on {tensor.device} but q is on {q.device}; move one of them")
+    check_same_dtype("q", q, others)
+    check_same_device("q", q, others)
 
 
 def _check_heads(heads: int, kv_heads: int, head_dim: int) -> None:

@@ -10,24 +10,18 @@ from typing import Any
 import torch
 
 from wavetune.launch.attention_checks import check_decode, check_prefill
-from wavetune.launch.attention_plan import run_attention, run_decode
+from wavetune.launch.attention_launcher import run_attention, run_decode
 from wavetune.launch.checks import check_device
+from wavetune.launch.library import define
 
-# The graph of a compiled model must not lay the operands out anew: what cannot be described has to be copied.
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-
-# torch annotates none of its methods.
-_library: Any = torch.library.Library("wavetune", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define(
+_ATTENTION = (
     "attention(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens=None, Tensor? cu_seqlens_k=None, *, "
     "bool causal=False, float scale=0.0, int window=0, SymInt max_seqlen=0, SymInt max_seqlen_k=0, "
-    "bool return_lse=False) -> (Tensor, Tensor)",
-    tags=_TAGS,
+    "bool return_lse=False) -> (Tensor, Tensor)"
 )
-_library.define(
+_ATTENTION_DECODE = (
     "attention_decode(Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor lengths, *, "
-    "float scale=0.0, int window=0, SymInt max_length=0, bool return_lse=False) -> (Tensor, Tensor)",
-    tags=_TAGS,
+    "float scale=0.0, int window=0, SymInt max_length=0, bool return_lse=False) -> (Tensor, Tensor)"
 )
 
 
@@ -72,8 +66,5 @@ def _fake_attention_decode(
     return torch.empty_like(q), q.new_empty(q.shape[:2] if return_lse else (0,), dtype=torch.float32)
 
 
-# One implementation for every device: it says itself, by name, what it cannot launch on.
-_library.impl("attention", _attention, "CompositeExplicitAutograd")
-_library.impl("attention_decode", _attention_decode, "CompositeExplicitAutograd")
-torch.library.register_fake("wavetune::attention", _fake_attention, lib=_library)
-torch.library.register_fake("wavetune::attention_decode", _fake_attention_decode, lib=_library)
+define(_ATTENTION, _attention, _fake_attention)
+define(_ATTENTION_DECODE, _attention_decode, _fake_attention_decode)

@@ -6,6 +6,7 @@ and addresses are the launch's own matter, since any of them can be served.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -24,16 +25,23 @@ SUPPORTED_DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Torch's dtypes that are launched, and the short names that models know them by."""
 
 
-def check_types(a: object, b: object, bias: object, out: object) -> None:
+def check_tensors(tensors: Mapping[str, object], optional: Collection[str] = ()) -> None:
     """Refuse what is not a tensor, before torch stumbles over it.
+
+    Parameters
+    ----------
+    tensors : mapping of str to object
+        By argument.
+    optional : collection of str
+        Arguments that may be None.
 
     Raises
     ------
     OperandTypeError
         Naming the argument.
     """
-    for name, value, is_optional in (("a", a, False), ("b", b, False), ("bias", bias, True), ("out", out, True)):
-        if not isinstance(value, torch.Tensor) and not (is_optional and value is None):
+    for name, value in tensors.items():
+        if not isinstance(value, torch.Tensor) and not (value is None and name in optional):
             raise OperandTypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
 
 
@@ -50,6 +58,98 @@ def check_strided(**tensors: Any) -> None:
             raise OperandError(f"{name} is stored as {tensor.layout}; give a dense one: {name}.to_dense()")
 
 
+def check_same_dtype(name: str, tensor: Any, others: Mapping[str, Any]) -> None:
+    """Refuse tensors of another dtype than a first one's; None is passed over.
+
+    Raises
+    ------
+    OperandError
+        Naming both arguments.
+    """
+    for other, value in others.items():
+        if value is not None and value.dtype != tensor.dtype:
+            raise OperandError(f"{other} is {value.dtype} but {name} is {tensor.dtype}; cast one of them")
+
+
+def check_same_device(name: str, tensor: Any, others: Mapping[str, Any]) -> None:
+    """Refuse tensors on another device than a first one's; None is passed over.
+
+    Raises
+    ------
+    OperandError
+        Naming both arguments.
+    """
+    for other, value in others.items():
+        if value is not None and value.device != tensor.device:
+            raise OperandError(f"{other} is on {value.device} but {name} is on {tensor.device}; move one of them")
+
+
+def check_int32(name: str, tensor: Any) -> None:
+    """Refuse counts and positions of another dtype than kernels read.
+
+    Raises
+    ------
+    OperandError
+        Naming the argument.
+    """
+    if tensor.dtype != torch.int32:
+        raise OperandError(f"{name} must be torch.int32, got {tensor.dtype}; cast it with .int()")
+
+
+def check_product_shapes(a: Any, b: Any, bias: Any, out: Any, advice: str = "") -> None:
+    """Refuse shapes that are not those of ``a [..., k] @ b [k, n] + bias [n]``.
+
+    Parameters
+    ----------
+    a, b, bias, out : Tensor
+        The last two may be None.
+    advice : str
+        What else to do about a ``b`` that is no matrix.
+
+    Raises
+    ------
+    OperandError
+        Naming the argument and what to do.
+    """
+    if a.dim() < 1:
+        raise OperandError("a has no axis; it needs at least k: [k], [m, k] or [..., m, k]")
+    if b.dim() != 2:
+        raise OperandError(f"b has shape {list(b.shape)}; it must be [k, n]{advice}")
+    k, n = a.shape[-1], b.shape[1]
+    if b.shape[0] != k:
+        raise OperandError(
+            f"a of shape {list(a.shape)} has {k} columns, but b of shape {list(b.shape)} has {b.shape[0]} rows; "
+            "for the weight [n, k] of a linear layer pass weight.t()"
+        )
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != n):
+        raise OperandError(f"bias must have shape [{n}], one value for each column of b, got {list(bias.shape)}")
+    check_output_shape(out, (*a.shape[:-1], n))
+
+
+def check_output_shape(out: Any, shape: tuple[int, ...]) -> None:
+    """Refuse an ``out`` of another shape than the result's.
+
+    Raises
+    ------
+    OperandError
+        Naming both shapes.
+    """
+    if out is not None and tuple(out.shape) != shape:
+        raise OperandError(f"out must have shape {list(shape)}, got {list(out.shape)}; it is never resized")
+
+
+def check_name(name: str, value: object, known: Collection[str]) -> None:
+    """Refuse a value that is no known name.
+
+    Raises
+    ------
+    OperandTypeError
+        Naming the argument and what is known.
+    """
+    if value not in known:
+        raise OperandTypeError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+
+
 def check_names(activation: object, numerics: object) -> None:
     """Refuse unknown names.
 
@@ -58,9 +158,8 @@ def check_names(activation: object, numerics: object) -> None:
     OperandTypeError
         If activation or numerics is not a known name.
     """
-    for name, value, known in (("activation", activation, ACTIVATIONS), ("numerics", numerics, NUMERICS)):
-        if value not in known:
-            raise OperandTypeError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+    check_name("activation", activation, ACTIVATIONS)
+    check_name("numerics", numerics, NUMERICS)
 
 
 def check_operands(a: Any, b: Any, bias: Any = None, out: Any = None) -> None:
@@ -83,35 +182,16 @@ def check_operands(a: Any, b: Any, bias: Any = None, out: Any = None) -> None:
         Naming the argument and what to do.
     """
     check_strided(a=a, b=b, bias=bias, out=out)
-    if a.dim() < 1:
-        raise OperandError("a has no axis; it needs at least k: [k], [m, k] or [..., m, k]")
-    if b.dim() != 2:
-        raise OperandError(
-            f"b has shape {list(b.shape)}; it must be [k, n] (or [k]). For batches of matrices use torch.bmm or "
-            "torch.matmul"
-        )
     if a.dtype not in SUPPORTED_DTYPES:
         names = " or ".join(map(str, SUPPORTED_DTYPES))
         raise OperandError(f"a is {a.dtype}; cast it to {names}, or use torch.matmul")
-    for name, tensor in (("b", b), ("bias", bias), ("out", out)):
-        if tensor is None:
-            continue
-        if tensor.dtype != a.dtype:
-            raise OperandError(f"{name} is {tensor.dtype} but a is {a.dtype}; cast one of them")
-        if tensor.device != a.device:
-            raise OperandError(f"{name} is on {tensor.device} but a is on {a.device}; move one of them")
-    k, n = a.shape[-1], b.shape[1]
-    if b.shape[0] != k:
-        raise OperandError(
-            f"a of shape {list(a.shape)} has {k} columns, but b of shape {list(b.shape)} has {b.shape[0]} rows; "
-            "for the weight [n, k] of a linear layer pass weight.t()"
-        )
-    if bias is not None and (bias.dim() != 1 or bias.shape[0] != n):
-        raise OperandError(f"bias must have shape [{n}], one value for each column of b, got {list(bias.shape)}")
+    others = {"b": b, "bias": bias, "out": out}
+    check_same_dtype("a", a, others)
+    check_same_device("a", a, others)
+    advice = " (or [k]). For batches of matrices use torch.bmm or torch.matmul"
+    check_product_shapes(a, b, bias, out, advice)
     if out is None:
         return
-    if tuple(out.shape) != (*a.shape[:-1], n):
-        raise OperandError(f"out must have shape {[*a.shape[:-1], n]}, got {list(out.shape)}; it is never resized")
     if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
         raise OperandError("elements of out share memory (it is expanded); give one that has its own")
 
@@ -143,8 +223,15 @@ def check_sizes(m: int, n: int, k: int) -> None:
             raise OperandError(f"{name} is {size}; kernels count in 32 bits, so split the product")
 
 
-def check_no_gradient(a: Any, b: Any, bias: Any, out: Any) -> None:
-    """Refuse to write into ``out`` what must be differentiated, as torch does.
+def check_no_gradient(tensors: Mapping[str, Any], reason: str) -> None:
+    """Refuse to compute what must be differentiated, where that is not possible.
+
+    Parameters
+    ----------
+    tensors : mapping of str to Tensor or None
+        By argument.
+    reason : str
+        The message; ``{name}`` in it is the argument.
 
     Raises
     ------
@@ -153,11 +240,9 @@ def check_no_gradient(a: Any, b: Any, bias: Any, out: Any) -> None:
     """
     if not torch.is_grad_enabled():
         return
-    for name, tensor in (("a", a), ("b", b), ("bias", bias), ("out", out)):
+    for name, tensor in tensors.items():
         if tensor is not None and tensor.requires_grad:
-            raise OperandError(
-                f"{name} requires grad, and out= cannot be differentiated; drop out=, or use torch.no_grad()"
-            )
+            raise OperandError(reason.format(name=name))
 
 
 def check_no_tangent(**tensors: Any) -> None:

@@ -14,7 +14,14 @@ import torch
 
 from wavetune.core.problem import check_dimension
 from wavetune.errors import OperandError, OperandTypeError, ProblemError, ProblemTypeError
-from wavetune.launch.checks import SUPPORTED_DTYPES
+from wavetune.launch.checks import (
+    SUPPORTED_DTYPES,
+    check_int32,
+    check_output_shape,
+    check_same_device,
+    check_same_dtype,
+    check_tensors,
+)
 from wavetune.launch.grouped_scales import SCALED_DTYPE, check_scales, grouped_result_dtype
 
 GROUPED_ACTIVATIONS = ("none", "silu_and_mul")
@@ -29,9 +36,7 @@ def check_grouped_types(x: object, w: object, out: object, activation: object) -
     OperandTypeError
         Naming the argument.
     """
-    for name, value, is_optional in (("x", x, False), ("w", w, False), ("out", out, True)):
-        if not isinstance(value, torch.Tensor) and not (is_optional and value is None):
-            raise OperandTypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    check_tensors({"x": x, "w": w, "out": out}, optional=("out",))
     if activation not in GROUPED_ACTIVATIONS:
         raise OperandTypeError(f"activation must be None or 'silu_and_mul', got {activation!r}")
 
@@ -73,12 +78,9 @@ def check_grouped_operands(
     if x.dtype != SCALED_DTYPE and x.dtype not in SUPPORTED_DTYPES:
         names = " or ".join(map(str, SUPPORTED_DTYPES))
         raise OperandError(f"x is {x.dtype}; cast it to {names}, or quantise it to {SCALED_DTYPE}")
-    if w.dtype != x.dtype:
-        raise OperandError(f"w is {w.dtype} but x is {x.dtype}; cast one of them")
+    check_same_dtype("x", x, {"w": w})
     dtype = grouped_result_dtype(x, out_dtype, out)
-    for name, tensor in (("w", w), ("group_sizes", groups), ("out", out)):
-        if tensor is not None and tensor.device != x.device:
-            raise OperandError(f"{name} is on {tensor.device} but x is on {x.device}; move one of them")
+    check_same_device("x", x, {"w": w, "group_sizes": groups, "out": out})
     tokens, k = x.shape
     experts, n, w_k = w.shape
     if w_k != k:
@@ -91,14 +93,11 @@ def check_grouped_operands(
             f"group_sizes has shape {list(groups.shape)}, but w has {experts} experts; give {experts} sizes, or "
             f"{experts + 1} offsets that begin with 0"
         )
-    if groups.dtype != torch.int32:
-        raise OperandError(f"group_sizes must be torch.int32, got {groups.dtype}; cast it with .int()")
+    check_int32("group_sizes", groups)
     if activation != "none" and n % 2:
         raise OperandError(f"with {activation} w holds gate and up rows, so n must be even, got {n}")
     check_scales(x, w, scale_x, scale_w, use_fast_accum)
-    columns = n if activation == "none" else n // 2
-    if out is not None and tuple(out.shape) != (tokens, columns):
-        raise OperandError(f"out must have shape {[tokens, columns]}, got {list(out.shape)}; it is never resized")
+    check_output_shape(out, (tokens, n if activation == "none" else n // 2))
     return dtype
 
 
@@ -155,18 +154,3 @@ def _sizes_between(offsets: tuple[int, ...], tokens: int) -> tuple[int, ...]:
     if offsets[-1] != tokens:
         raise OperandError(f"offsets in group_sizes must end with the {tokens} rows of x, got {offsets[-1]}")
     return tuple(end - start for start, end in pairwise(offsets))
-
-
-def check_no_grouped_gradient(*tensors: Any) -> None:
-    """Refuse tensors that must be differentiated.
-
-    Raises
-    ------
-    OperandError
-        If gradients are recorded and one of them requires them.
-    """
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        raise OperandError(
-            "grouped_matmul has no backward pass; use torch.no_grad(), detach x and w, or take "
-            "torch.nn.functional.grouped_mm"
-        )

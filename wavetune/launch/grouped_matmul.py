@@ -10,7 +10,8 @@ import wavetune.launch.grouped_operator  # noqa: F401 (registers the operator)
 from wavetune.core.problem import check_dimension
 from wavetune.errors import CaptureError, OperandError, OperandTypeError, ProblemError, ProblemTypeError
 from wavetune.kernels.grouped_gemm_operands import device_groups
-from wavetune.launch.grouped_checks import check_grouped_types, check_no_grouped_gradient, host_group_sizes
+from wavetune.launch.checks import check_no_gradient, check_same_device
+from wavetune.launch.grouped_checks import check_grouped_types, host_group_sizes
 from wavetune.launch.grouped_scales import check_scale_types
 
 
@@ -77,7 +78,11 @@ def grouped_matmul(
     check_grouped_types(x, w, out, name)
     check_scale_types(scale_x, scale_w, use_fast_accum, out_dtype)
     experts_per_token = _check_top_k(top_k)
-    check_no_grouped_gradient(x, w, scale_x, scale_w, out)
+    check_no_gradient(
+        {"x": x, "w": w, "scale_x": scale_x, "scale_w": scale_w, "out": out},
+        "grouped_matmul has no backward pass; use torch.no_grad(), detach x and w, or take "
+        "torch.nn.functional.grouped_mm",
+    )
     groups, sizes = _groups(group_sizes, x, w)
     options = (groups, sizes, name, experts_per_token, scale_x, scale_w, use_fast_accum, out_dtype)
     if out is None:
@@ -93,7 +98,7 @@ def _groups(group_sizes: Any, x: Any, w: Any) -> tuple[Any, tuple[int, ...] | No
             raise OperandTypeError(f"group_sizes must hold integers, got {group_sizes.dtype}")
         return group_sizes.to(torch.int32).contiguous(), None
     if isinstance(group_sizes, torch.Tensor) and group_sizes.device.type != "cpu":
-        raise OperandError(f"group_sizes is on {group_sizes.device} but x is on {x.device}; move one of them")
+        check_same_device("x", x, {"group_sizes": group_sizes})
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         raise CaptureError(
             "a CUDA graph is being captured, which would keep these group sizes for ever; give group_sizes as a tensor "

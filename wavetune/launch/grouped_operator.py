@@ -7,22 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from wavetune.launch.grouped_checks import check_grouped_operands
-from wavetune.launch.grouped_plan import GroupedOptions, run_grouped
+from wavetune.launch.grouped_launcher import GroupedOptions, run_grouped
+from wavetune.launch.library import define
 
-# The graph of a compiled model must not lay the operands out anew: their strides decide what is launched.
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 _INPUTS = (
     'Tensor x, Tensor w, Tensor groups, int[]? sizes=None, str activation="none", int top_k=0, Tensor? scale_x=None, '
     "Tensor? scale_w=None, bool use_fast_accum=False, ScalarType? out_dtype=None"
 )
-
-_torch_library: Any = torch.library  # it has no types
-_library = _torch_library.Library("wavetune", "FRAGMENT")
-_library.define(f"grouped_matmul({_INPUTS}) -> Tensor", tags=_TAGS)
-_library.define(f"grouped_matmul_out({_INPUTS}, *, Tensor(a!) out) -> ()", tags=_TAGS)
 
 
 def _grouped_matmul(
@@ -58,8 +50,5 @@ def _fake_grouped_matmul_out(*inputs: Any, **options: Any) -> None:
     _fake_grouped_matmul(*inputs, **options)
 
 
-# One implementation for every device: it says itself, by name, what it cannot launch on.
-_library.impl("grouped_matmul", _grouped_matmul, "CompositeExplicitAutograd")
-_library.impl("grouped_matmul_out", _grouped_matmul_out, "CompositeExplicitAutograd")
-_torch_library.register_fake("wavetune::grouped_matmul", _fake_grouped_matmul, lib=_library)
-_torch_library.register_fake("wavetune::grouped_matmul_out", _fake_grouped_matmul_out, lib=_library)
+define(f"grouped_matmul({_INPUTS}) -> Tensor", _grouped_matmul, _fake_grouped_matmul)
+define(f"grouped_matmul_out({_INPUTS}, *, Tensor(a!) out) -> ()", _grouped_matmul_out, _fake_grouped_matmul_out)

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from wavetune.errors import OperandError, OperandTypeError
-from wavetune.launch.scaled_checks import RESULT_DTYPES, result_dtype
+from wavetune.errors import OperandError
+from wavetune.launch.checks import check_same_device, check_same_dtype, check_tensors
+from wavetune.launch.scaled_checks import check_fp8_options, result_dtype
 
 SCALED_DTYPE = torch.float8_e4m3fn
 """Torch's dtype whose products carry scales."""
@@ -24,13 +25,9 @@ def check_scale_types(scale_x: object, scale_w: object, use_fast_accum: object, 
     OperandTypeError
         Naming the argument.
     """
-    for name, scale in (("scale_x", scale_x), ("scale_w", scale_w)):
-        if scale is not None and not isinstance(scale, torch.Tensor):
-            raise OperandTypeError(f"{name} must be a torch.Tensor, got {type(scale).__name__}")
-    if not isinstance(use_fast_accum, bool):
-        raise OperandTypeError(f"use_fast_accum must be a bool, got {use_fast_accum!r}")
-    if out_dtype is not None and out_dtype not in RESULT_DTYPES:
-        raise OperandTypeError(f"out_dtype must be torch.bfloat16 or torch.float16, got {out_dtype!r}")
+    scales = {"scale_x": scale_x, "scale_w": scale_w}
+    check_tensors(scales, optional=scales)
+    check_fp8_options(out_dtype, use_fast_accum)
 
 
 def grouped_result_dtype(x: Any, out_dtype: Any, out: Any) -> Any:
@@ -45,8 +42,7 @@ def grouped_result_dtype(x: Any, out_dtype: Any, out: Any) -> Any:
         return result_dtype(out_dtype, out)
     if out_dtype not in (None, x.dtype):
         raise OperandError(f"out_dtype is {out_dtype}, but products of {x.dtype} are stored as {x.dtype}")
-    if out is not None and out.dtype != x.dtype:
-        raise OperandError(f"out is {out.dtype} but x is {x.dtype}; cast one of them")
+    check_same_dtype("x", x, {"out": out})
     return x.dtype
 
 
@@ -85,8 +81,7 @@ def check_scales(x: Any, w: Any, scale_x: Any, scale_w: Any, use_fast_accum: boo
             )
         if scale.dtype != torch.float32:
             raise OperandError(f"{name} is {scale.dtype}; it must be torch.float32")
-        if scale.device != x.device:
-            raise OperandError(f"{name} is on {scale.device} but x is on {x.device}; move one of them")
+        check_same_device("x", x, {name: scale})
         if tuple(scale.shape) not in ((), (1,), (1, 1), *known):
             forms = " or ".join(str(list(shape)) for shape in known)
             raise OperandError(

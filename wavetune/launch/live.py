@@ -1,6 +1,6 @@
 """Measure a miss while the program runs: the best predicted candidates and the default, against each other.
 
-Importing this module registers a `LiveMeasurer` for every kernel family; torch and triton are loaded by the first
+Importing this module registers a `LiveMeasurer` for GEMM; torch and triton are loaded by the first
 measurement. What it promises: a choice is never slower than the default by more than the noise; nothing is measured
 while a graph is captured, on a GPU that another process is timing, or beyond the budget, which only the first launch of
 a candidate may exceed; and a caller never sees an error of a candidate.
@@ -22,11 +22,10 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wavetune.core.config import KERNEL_SPECS, KernelConfig
+from wavetune.core.config import GEMM, KernelConfig
 from wavetune.errors import WavetuneError
 from wavetune.launch import capture
 from wavetune.measure.environment import timing_lock
-from wavetune.runtime import background
 from wavetune.runtime.measurer import MeasuredChoice, MeasureRequest, register_measurer
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ OpenSession = Callable[[MeasureRequest, Sequence[KernelConfig]], AbstractContext
 
 
 class LiveMeasurer:
-    """Measures misses of the families in `wavetune.kernels.registry`; conforms to `wavetune.runtime.measurer.Measurer`.
+    """Measures misses of a family in `wavetune.kernels.registry`; conforms to `wavetune.runtime.measurer.Measurer`.
 
     Parameters
     ----------
@@ -97,10 +96,6 @@ class LiveMeasurer:
             reason = "out of memory" if _is_out_of_memory(error) else _first_line(error)
             logger.warning("not measured: %s: %s", request.problem, reason)
         return None
-
-    def submit(self, request: MeasureRequest, on_done: background.OnDone) -> bool:
-        """Measure in the background thread of the process; see `wavetune.runtime.background.BackgroundQueue.submit`."""
-        return background.submit(self, request, on_done)
 
     def _measure(self, request: MeasureRequest, budget_ms: float) -> MeasuredChoice:
         # Here, because it loads triton.
@@ -242,5 +237,5 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
 
 
-for _kernel in KERNEL_SPECS:
-    register_measurer(_kernel, LiveMeasurer())
+# Only the resolver of GEMM measures what it misses; other families answer by their models and rules.
+register_measurer(GEMM.name, LiveMeasurer())

@@ -8,8 +8,8 @@ import torch
 from torch.autograd import forward_ad
 
 from wavetune.launch.checks import check_no_tangent
+from wavetune.launch.gemm_launcher import multiply
 from wavetune.launch.operator import call_operator
-from wavetune.launch.plan import multiply
 
 
 def matmul(

@@ -15,17 +15,11 @@ from typing import Any
 
 import torch
 
-from wavetune.launch.checks import check_names, check_no_gradient, check_operands, check_types
-from wavetune.launch.plan import multiply
+from wavetune.launch.checks import check_names, check_no_gradient, check_operands, check_tensors
+from wavetune.launch.gemm_launcher import multiply
+from wavetune.launch.library import NAMESPACE, define, library, torch_library
 
-# The graph of a compiled model must not lay the operands out anew: their strides decide what is launched.
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-
-_torch_library: Any = torch.library  # it has no types
-_library = _torch_library.Library("wavetune", "DEF")
 _INPUTS = 'Tensor a, Tensor b, Tensor? bias=None, str activation="none", str numerics="any"'
-_library.define(f"matmul({_INPUTS}) -> Tensor", tags=_TAGS)
-_library.define(f"matmul_out({_INPUTS}, *, Tensor(a!) out) -> ()", tags=_TAGS)
 
 
 def call_operator(a: Any, b: Any, bias: Any, activation: str, out: Any, numerics: str) -> Any:
@@ -33,7 +27,8 @@ def call_operator(a: Any, b: Any, bias: Any, activation: str, out: Any, numerics
 
     Takes the arguments of `wavetune.launch.matmul.matmul` and raises its errors.
     """
-    check_types(a, b, bias, out)
+    tensors = {"a": a, "b": b, "bias": bias, "out": out}
+    check_tensors(tensors, optional=("bias", "out"))
     check_names(activation, numerics)
     if b.dim() == 1:
         column = None if out is None else out.unsqueeze(-1)
@@ -41,7 +36,9 @@ def call_operator(a: Any, b: Any, bias: Any, activation: str, out: Any, numerics
         return result.squeeze(-1) if out is None else out
     if out is None:
         return torch.ops.wavetune.matmul(a, b, bias, activation, numerics)
-    check_no_gradient(a, b, bias, out)
+    check_no_gradient(
+        tensors, "{name} requires grad, and out= cannot be differentiated; drop out=, or use torch.no_grad()"
+    )
     torch.ops.wavetune.matmul_out(a, b, bias, activation, numerics, out=out)
     return out
 
@@ -59,7 +56,7 @@ def _matmul_out(
 
 
 def _check_rank(a: Any, b: Any) -> None:
-    # All else is checked where a plan is made, once; vectors for b are `call_operator`'s affair.
+    # All else is checked where a launcher is made, once; vectors for b are `call_operator`'s affair.
     if b.dim() != 2:
         check_operands(a, b)
 
@@ -116,11 +113,8 @@ def _autocast(device_type: str) -> Any:
     return run
 
 
-# One implementation for every device: it says itself, by name, what it cannot launch on.
-_library.impl("matmul", _matmul, "CompositeExplicitAutograd")
-_library.impl("matmul_out", _matmul_out, "CompositeExplicitAutograd")
-_library.impl("matmul", _autocast("cuda"), "AutocastCUDA")
-_library.impl("matmul", _autocast("cpu"), "AutocastCPU")
-_torch_library.register_fake("wavetune::matmul", _fake_matmul, lib=_library)
-_torch_library.register_fake("wavetune::matmul_out", _fake_matmul_out, lib=_library)
-_torch_library.register_autograd("wavetune::matmul", _backward, setup_context=_save_for_backward, lib=_library)
+define(f"matmul({_INPUTS}) -> Tensor", _matmul, _fake_matmul)
+define(f"matmul_out({_INPUTS}, *, Tensor(a!) out) -> ()", _matmul_out, _fake_matmul_out)
+library.impl("matmul", _autocast("cuda"), "AutocastCUDA")
+library.impl("matmul", _autocast("cpu"), "AutocastCPU")
+torch_library.register_autograd(f"{NAMESPACE}::matmul", _backward, setup_context=_save_for_backward, lib=library)

@@ -12,7 +12,7 @@ import torch
 
 from wavetune.core.dtype import find_dtype
 from wavetune.errors import OperandError, OperandTypeError
-from wavetune.launch.checks import check_strided
+from wavetune.launch.checks import check_name, check_product_shapes, check_same_device, check_strided
 from wavetune.mapping.gemm import ceil_div
 from wavetune.runtime.numerics import NUMERICS
 
@@ -25,26 +25,20 @@ BLOCK_DTYPE = "fp8_block128"
 _BLOCK = find_dtype(BLOCK_DTYPE).scale_block
 
 
-def check_types(tensors: dict[str, object]) -> None:
-    """Refuse what is not a tensor, before torch stumbles over it.
-
-    Parameters
-    ----------
-    tensors : dict of str to object
-        By argument; ``bias`` and ``out`` may be None.
+def check_options(out_dtype: object, use_fast_accum: object, numerics: object) -> None:
+    """Refuse unknown names and dtypes.
 
     Raises
     ------
     OperandTypeError
         Naming the argument.
     """
-    for name, value in tensors.items():
-        if not isinstance(value, torch.Tensor) and not (name in ("bias", "out") and value is None):
-            raise OperandTypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    check_fp8_options(out_dtype, use_fast_accum)
+    check_name("numerics", numerics, NUMERICS)
 
 
-def check_options(out_dtype: object, use_fast_accum: object, numerics: object) -> None:
-    """Refuse unknown names and dtypes.
+def check_fp8_options(out_dtype: object, use_fast_accum: object) -> None:
+    """Refuse what is no dtype of a result and no flag.
 
     Raises
     ------
@@ -55,8 +49,6 @@ def check_options(out_dtype: object, use_fast_accum: object, numerics: object) -
         raise OperandTypeError(f"out_dtype must be torch.bfloat16 or torch.float16, got {out_dtype!r}")
     if not isinstance(use_fast_accum, bool):
         raise OperandTypeError(f"use_fast_accum must be a bool, got {use_fast_accum!r}")
-    if numerics not in NUMERICS:
-        raise OperandTypeError(f"numerics must be one of {', '.join(map(repr, NUMERICS))}, got {numerics!r}")
 
 
 def result_dtype(out_dtype: Any, out: Any) -> Any:
@@ -94,42 +86,14 @@ def check_operands(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, out: A
         Naming the argument and what to do.
     """
     check_strided(a=a, b=b, scale_a=scale_a, scale_b=scale_b, bias=bias, out=out)
-    if a.dim() < 1:
-        raise OperandError("a has no axis; it needs at least k: [k], [m, k] or [..., m, k]")
-    if b.dim() != 2:
-        raise OperandError(f"b has shape {list(b.shape)}; it must be [k, n]")
     for name, tensor, wanted in (
         ("a", a, torch.float8_e4m3fn), ("b", b, torch.float8_e4m3fn), ("scale_a", scale_a, torch.float32),
         ("scale_b", scale_b, torch.float32), ("bias", bias, dtype),
     ):  # fmt: skip
         if tensor is not None and tensor.dtype != wanted:
             raise OperandError(f"{name} is {tensor.dtype}; it must be {wanted}")
-    for name, tensor in (("b", b), ("scale_a", scale_a), ("scale_b", scale_b), ("bias", bias), ("out", out)):
-        if tensor is not None and tensor.device != a.device:
-            raise OperandError(f"{name} is on {tensor.device} but a is on {a.device}; move one of them")
-    k, n = a.shape[-1], b.shape[1]
-    if b.shape[0] != k:
-        raise OperandError(
-            f"a of shape {list(a.shape)} has {k} columns, but b of shape {list(b.shape)} has {b.shape[0]} rows; "
-            "for the weight [n, k] of a linear layer pass weight.t()"
-        )
-    if bias is not None and (bias.dim() != 1 or bias.shape[0] != n):
-        raise OperandError(f"bias must have shape [{n}], one value for each column of b, got {list(bias.shape)}")
-    if out is not None and tuple(out.shape) != (*a.shape[:-1], n):
-        raise OperandError(f"out must have shape {[*a.shape[:-1], n]}, got {list(out.shape)}; it is never resized")
-
-
-def check_no_gradient(tensors: dict[str, Any]) -> None:
-    """Refuse what must be differentiated.
-
-    Raises
-    ------
-    OperandError
-        If gradients are recorded and one of the tensors requires them.
-    """
-    for name, tensor in tensors.items():
-        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
-            raise OperandError(f"{name} requires grad, which fp8 products do not give; use torch.no_grad()")
+    check_same_device("a", a, {"b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias, "out": out})
+    check_product_shapes(a, b, bias, out)
 
 
 def scale_modes(a: Any, b: Any, scale_a: Any, scale_b: Any) -> tuple[str, str]:

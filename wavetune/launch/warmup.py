@@ -12,16 +12,18 @@ import torch
 
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import DTYPES, find_dtype
-from wavetune.core.problem import GemmProblem, check_dimension
+from wavetune.core.problem import GemmProblem
 from wavetune.errors import OperandError, ProblemError
 from wavetune.kernels.call import IS_INTERPRETED, find_loaded, load_call
 from wavetune.launch.checks import SUPPORTED_DTYPES, check_names
 from wavetune.launch.compile_pool import compile_in_parallel
 from wavetune.launch.compile_worker import CompileJob
-from wavetune.launch.first import UNUSABLE, mark_unusable
+from wavetune.launch.first_launch import mark_unusable
 from wavetune.launch.gpu import LaunchGpu, find_gpu
 from wavetune.launch.linear import TunedLinear
 from wavetune.launch.source import ConfigSource
+from wavetune.launch.unusable import UNUSABLE
+from wavetune.runtime.reachable import check_m_range
 
 MAX_M = 8192
 """Rows up to which layers are made ready by default: a prefill of that many tokens."""
@@ -111,9 +113,7 @@ def warmup(
         If there is no GPU, or the dtype or a name is unknown to the kernels.
     """
     check_names("none" if activation is None else activation, numerics)
-    low, high = (check_dimension("m_range", m) for m in m_range)
-    if not 1 <= low <= high:
-        raise ProblemError(f"m_range must be (smallest, largest) with 1 <= smallest <= largest, got {m_range!r}")
+    low, high = check_m_range(m_range, smallest=1)
     short_dtype = find_dtype(str(dtype)).name
     supported = (*SUPPORTED_DTYPES.values(), *(name for name, known in DTYPES.items() if known.is_scaled))
     if short_dtype not in supported:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wavetune.core.config import KernelConfig
-from wavetune.core.problem import CONTIGUOUS, GemmProblem
+from wavetune.core.problem import CONTIGUOUS, GemmProblem, check_dimension
 from wavetune.errors import ProblemError, ProblemTypeError
 from wavetune.runtime.choose import find_resolver, policy
 
@@ -53,16 +53,41 @@ def reachable_configs(
     ProblemError
         If it is empty or holds more than `MAX_ROWS` values.
     """
-    try:
-        low, high = m_range
-    except (TypeError, ValueError):
-        raise ProblemTypeError(f"m_range must be a pair, (smallest m, largest m), got {m_range!r}") from None
-    first, last = (GemmProblem(m, n, k, dtype, layout, alignment) for m in (low, high))
-    if not first.m <= last.m < first.m + MAX_ROWS:
-        raise ProblemError(f"m_range must be (smallest, largest) with at most {MAX_ROWS} values, got {m_range}")
+    low, high = check_m_range(m_range)
+    first = GemmProblem(low, n, k, dtype, layout, alignment)
     resolver, on_miss = find_resolver(first, arch, num_sms, numerics), policy(on_miss)
     found: dict[KernelConfig, None] = {}
-    for m in range(first.m, last.m + 1):
+    for m in range(low, high + 1):
         problem = GemmProblem(m, n, k, dtype, layout, alignment)
         found.update(dict.fromkeys(resolver.possible(problem, on_miss)))
     return tuple(found)
+
+
+def check_m_range(m_range: Any, smallest: int = 0) -> tuple[int, int]:
+    """Return the smallest and the largest m of a range.
+
+    Parameters
+    ----------
+    m_range : object
+        A pair, both ends included.
+    smallest : int, default=0
+        Least m that is allowed.
+
+    Raises
+    ------
+    ProblemTypeError
+        If it is no pair of integers.
+    ProblemError
+        If it is empty, holds more than `MAX_ROWS` values, or begins below ``smallest``.
+    """
+    try:
+        first, last = m_range
+    except (TypeError, ValueError):
+        raise ProblemTypeError(f"m_range must be a pair, (smallest m, largest m), got {m_range!r}") from None
+    low, high = check_dimension("m_range", first), check_dimension("m_range", last)
+    if not smallest <= low <= high < low + MAX_ROWS:
+        raise ProblemError(
+            f"m_range must be (smallest, largest) with {smallest} <= smallest <= largest and at most {MAX_ROWS} "
+            f"values, got {m_range!r}"
+        )
+    return low, high

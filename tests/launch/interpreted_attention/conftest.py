@@ -1,7 +1,6 @@
 """These tests run in Triton's interpreter, in a process that `tests/interpreter/test_interpreted.py` starts."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,18 +10,19 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return a list that receives (operands, configuration) of every launch."""
-    from wavetune.launch import attention_plan
+    from wavetune.kernels.launch_cache import LaunchCache
+    from wavetune.launch import attention_launcher
 
     seen: list[object] = []
-    launch = attention_plan._launch
+    launch = attention_launcher._launch
 
     def record(gpu: object, operands: object, config: object, *rest: object) -> None:
         seen.append((operands, config))
         launch(gpu, operands, config, *rest)
 
-    monkeypatch.setattr(attention_plan, "_launch", record)
-    attention_plan.clear_attention_plans()
-    yield seen
-    attention_plan.clear_attention_plans()
+    monkeypatch.setattr(attention_launcher, "_launch", record)
+    monkeypatch.setattr(attention_launcher, "_launches", LaunchCache())
+    monkeypatch.setattr(attention_launcher, "_choices", {})
+    return seen

@@ -80,7 +80,7 @@ def test_packed_sequences_are_what_each_alone_is(max_seqlen: int | None) -> None
 
 def test_lengths_on_the_gpu_are_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guess has the longest length and about the right sum."""
-    from wavetune.launch.attention_plan import packed_lengths
+    from wavetune.launch.attention_launcher import packed_lengths
 
     class OnGpu:
         device = torch.device("cuda")
@@ -147,9 +147,9 @@ def test_a_decode_step_is_the_last_query_of_a_prefill(max_length: int | None) ->
 
 def test_the_fixed_rule_answers_without_a_model(launched: list, caplog: pytest.LogCaptureFixture) -> None:
     """One warning a kernel; few queries get a small tile, few CTAs get splits."""
-    from wavetune.launch import attention_plan
+    from wavetune.launch import attention_launcher
 
-    attention_plan._logged.clear()
+    attention_launcher._logged.clear()
     with caplog.at_level(logging.WARNING, "wavetune"):
         for _ in range(2):
             attention(random(1, 2, 5, 64), random(1, 2, 30, 64), random(1, 2, 30, 64))

@@ -1,7 +1,6 @@
 """These tests run in the process that `tests/interpreter/test_interpreted.py` starts, in the interpreter."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,18 +10,17 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return a list that receives (problem, configuration) of every launch."""
-    from wavetune.launch import grouped_plan
+    from wavetune.launch import grouped_launcher
 
     seen: list[object] = []
-    launch = grouped_plan.launch_operands
+    launch = grouped_launcher.launch_operands
 
     def record(operands: object, config: object, arch: object) -> None:
         seen.append((operands.problem, config))
         launch(operands, config, arch)
 
-    monkeypatch.setattr(grouped_plan, "launch_operands", record)
-    grouped_plan.clear_grouped_plans()
-    yield seen
-    grouped_plan.clear_grouped_plans()
+    monkeypatch.setattr(grouped_launcher, "launch_operands", record)
+    monkeypatch.setattr(grouped_launcher, "_choices", {})
+    return seen

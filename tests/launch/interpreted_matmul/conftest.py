@@ -13,16 +13,16 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     """Return a list that receives (problem, configuration) of every first launch."""
-    from wavetune.launch import plan
+    from wavetune.launch import gemm_launcher, product_launchers
 
     seen: list[object] = []
-    launch_first = plan.launch_first
+    launch_first = gemm_launcher.launch_first
 
     def record(gpu: object, source: object, operands: object, config: object, stream: int) -> object:
         seen.append((operands.problem, config))
         return launch_first(gpu, source, operands, config, stream)
 
-    monkeypatch.setattr(plan, "launch_first", record)
-    plan.clear_plans()
+    monkeypatch.setattr(gemm_launcher, "launch_first", record)
+    product_launchers.clear_launchers()
     yield seen
-    plan.clear_plans()
+    product_launchers.clear_launchers()

@@ -10,7 +10,7 @@ from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import NoModelError, OperandError, OperandTypeError
 from wavetune.kernels.reference import MAX_RELATIVE_ERROR, relative_error
-from wavetune.launch import plan, source
+from wavetune.launch import product_launchers, source
 from wavetune.launch.matmul import matmul
 
 ACTIVATIONS = {
@@ -163,7 +163,7 @@ def test_out_beside_an_input_in_one_buffer() -> None:
 
 def test_launches_are_kept_and_dropped() -> None:
     """The same addresses bind once; new data at old addresses is seen; a batch of new sizes does not disturb it."""
-    plan.clear_plans()
+    product_launchers.clear_launchers()
     a, b, out = random(5, 40), random(24, 40).t(), torch.empty(5, 24).half()
     matmul(a, b, out=out)
     a.copy_(random(5, 40, seed=1))

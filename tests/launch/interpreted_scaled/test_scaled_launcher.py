@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from wavetune.core.config import GEMM
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import OperandError, OperandTypeError
-from wavetune.launch import scaled_plan
-from wavetune.launch.scaled_mm import scaled_matmul
-from wavetune.launch.scaled_plan import clear_scaled_plans
+from wavetune.launch import scaled_launcher
+from wavetune.launch.product_launchers import clear_launchers
+from wavetune.launch.scaled_matmul import scaled_matmul
 
 HALF = torch.float16
 
@@ -23,16 +23,16 @@ HALF = torch.float16
 def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[GemmProblem]]:
     """Return a list that receives the problem of every first launch."""
     seen: list[GemmProblem] = []
-    launch_first = scaled_plan.launch_first
+    launch_first = scaled_launcher.launch_first
 
     def record(gpu: object, source: object, operands: object, config: object, stream: int) -> object:
         seen.append(operands.problem)
         return launch_first(gpu, source, operands, config, stream)
 
-    monkeypatch.setattr(scaled_plan, "launch_first", record)
-    clear_scaled_plans()
+    monkeypatch.setattr(scaled_launcher, "launch_first", record)
+    clear_launchers()
     yield seen
-    clear_scaled_plans()
+    clear_launchers()
 
 
 def e4m3(*shape: int) -> torch.Tensor:
@@ -91,7 +91,7 @@ def test_scales_in_blocks(is_column_major: bool, launched: list[GemmProblem]) ->
 def test_whatever_is_chosen_is_launched(fields: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """The workspace of a split is there at every call; tiles of two parts get their descriptors."""
     base = {"block_m": 64, "block_n": 64, "block_k": 128, "group_m": 8, "num_warps": 4, "num_stages": 3, "load": "tma"}
-    monkeypatch.setattr(scaled_plan.ConfigSource, "choose", lambda *_: GEMM.config({**base, **fields}))
+    monkeypatch.setattr(scaled_launcher.ConfigSource, "choose", lambda *_: GEMM.config({**base, **fields}))
     weight, bias = e4m3(176, 640), torch.randn(176).half()
     for m in (5, 70, 70):
         a, scale_a, scale_b = e4m3(m, 640), torch.rand(m) + 0.5, torch.rand(176) + 0.5
@@ -179,7 +179,7 @@ def test_operands_that_cannot_be_used(arguments: tuple[object, ...], options: di
     """The message names the argument; the operator says the same."""
     with pytest.raises(OperandError, match=words):
         scaled_matmul(*arguments, **options)
-    scaled_plan.clear_scaled_plans()
+    clear_launchers()
 
 
 @pytest.mark.parametrize(

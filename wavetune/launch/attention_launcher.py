@@ -36,12 +36,6 @@ _choices_settings: list[Settings] = []
 _logged: set[tuple[str, ...]] = set()
 
 
-def clear_attention_plans() -> None:
-    """Forget choices and bound launches; compiled kernels stay loaded."""
-    _launches.clear()
-    _choices.clear()
-
-
 def run_attention(
     q: Any, k: Any, v: Any, cu_seqlens: Any, cu_seqlens_k: Any, *, causal: bool, scale: float, window: int,
     max_seqlen: int, max_seqlen_k: int, return_lse: bool,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wavetune.launch.kernel_config import Candidate
-from wavetune.launch.stopwatch import Lap
+from wavetune.launch.autotune.candidate import Candidate
+from wavetune.launch.autotune.stopwatch import Lap
 
 Arguments = Mapping[str, Any]
 

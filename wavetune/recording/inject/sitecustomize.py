@@ -40,9 +40,9 @@ class _TorchWatcher(importlib.abc.MetaPathFinder):
 def _record() -> None:
     _mark("torch")
     try:
-        launch = os.path.dirname(_HERE)
-        products = _load(os.path.join(launch, "record_products.py"), "_wavetune_record_products")
-        _load(os.path.join(launch, "record.py"), "_wavetune_record").install(_FOLDER, products)
+        recording = os.path.dirname(_HERE)
+        products = _load(os.path.join(recording, "products.py"), "_wavetune_recording_products")
+        _load(os.path.join(recording, "recorder.py"), "_wavetune_recorder").install(_FOLDER, products)
     except Exception as error:
         # The program is not ours: it runs on, unrecorded, and the reader says so.
         _mark("failed", f"{type(error).__name__}: {error}")

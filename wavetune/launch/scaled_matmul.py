@@ -10,27 +10,16 @@ from typing import Any
 
 import torch
 
+from wavetune.launch.checks import check_no_gradient, check_tensors
+from wavetune.launch.library import define
 from wavetune.launch.matmul import needs_dispatcher
-from wavetune.launch.scaled_checks import (
-    check_no_gradient,
-    check_operands,
-    check_options,
-    check_types,
-    result_dtype,
-)
-from wavetune.launch.scaled_plan import multiply_scaled
+from wavetune.launch.scaled_checks import check_operands, check_options, result_dtype
+from wavetune.launch.scaled_launcher import multiply_scaled
 
-# The graph of a compiled model must not lay the operands out anew: their strides decide what is launched.
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 _INPUTS = (
     "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias=None, ScalarType? out_dtype=None, "
     'bool use_fast_accum=False, str numerics="any"'
 )
-
-_torch_library: Any = torch.library  # it has no types
-_library = _torch_library.Library("wavetune", "FRAGMENT")
-_library.define(f"scaled_matmul({_INPUTS}) -> Tensor", tags=_TAGS)
-_library.define(f"scaled_matmul_out({_INPUTS}, *, Tensor(a!) out) -> ()", tags=_TAGS)
 
 
 def scaled_matmul(
@@ -100,9 +89,9 @@ def _call_operator(
 ) -> Any:  # fmt: skip
     """Multiply through the dispatcher; torch.compile traces this function."""
     tensors = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias, "out": out}
-    check_types(tensors)
+    check_tensors(tensors, optional=("bias", "out"))
     check_options(out_dtype, use_fast_accum, numerics)
-    check_no_gradient(tensors)
+    check_no_gradient(tensors, "{name} requires grad, which fp8 products do not give; use torch.no_grad()")
     options = (scale_a, scale_b, bias, out_dtype, use_fast_accum, numerics)
     if out is None:
         return torch.ops.wavetune.scaled_matmul(a, b, *options)
@@ -140,8 +129,5 @@ def _fake_scaled_matmul_out(
     check_operands(a, b, scale_a, scale_b, bias, out, result_dtype(out_dtype, out))
 
 
-# One implementation for every device: it says itself, by name, what it cannot launch on.
-_library.impl("scaled_matmul", _scaled_matmul, "CompositeExplicitAutograd")
-_library.impl("scaled_matmul_out", _scaled_matmul_out, "CompositeExplicitAutograd")
-torch.library.register_fake("wavetune::scaled_matmul", _fake_scaled_matmul, lib=_library)
-torch.library.register_fake("wavetune::scaled_matmul_out", _fake_scaled_matmul_out, lib=_library)
+define(f"scaled_matmul({_INPUTS}) -> Tensor", _scaled_matmul, _fake_scaled_matmul)
+define(f"scaled_matmul_out({_INPUTS}, *, Tensor(a!) out) -> ()", _scaled_matmul_out, _fake_scaled_matmul_out)

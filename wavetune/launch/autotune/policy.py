@@ -11,12 +11,13 @@ from typing import Any, Protocol
 
 from wavetune.core.config import KernelConfig
 from wavetune.errors import ConfigError, MissError
-from wavetune.launch import kernel_bench
-from wavetune.launch.kernel_config import DROPPED, Candidate
-from wavetune.launch.kernel_hooks import TuningHooks
-from wavetune.launch.kernel_race import by_past_wins, race
-from wavetune.launch.kernel_tables import KernelTables, Place
+from wavetune.launch.autotune.bench import current_bench
+from wavetune.launch.autotune.candidate import Candidate
+from wavetune.launch.autotune.hooks import TuningHooks
+from wavetune.launch.autotune.race import by_past_wins, race
+from wavetune.launch.autotune.tables import KernelTables, Place
 from wavetune.launch.live import NotMeasuredError
+from wavetune.launch.unusable import UNUSABLE
 from wavetune.mapping.kernel_mapping import KernelMapping, KernelProblem
 from wavetune.runtime.choice import Source
 from wavetune.runtime.family_chooser import FamilyChooser
@@ -134,7 +135,7 @@ class KernelPolicy:
 
     def device_index(self) -> int | None:
         """Return the device that a launch of this thread goes to."""
-        return kernel_bench.current_bench().device_index()
+        return current_bench().device_index()
 
     def mapping_of(self, dims: Sequence[str]) -> KernelMapping:
         """Return the mapping with the names of a key's sizes."""
@@ -165,7 +166,7 @@ class KernelPolicy:
         """
         kept = self.prune(launch)
         usable = {candidate.identity: candidate for candidate in kept}
-        bench, current = kernel_bench.current_bench(), self._settings
+        bench, current = current_bench(), self._settings
         forced = self._forced(kept)
         if forced is not None:
             return _first(forced, kept, Source.FORCED)
@@ -203,7 +204,7 @@ class KernelPolicy:
         # A model's ranking says what is worth a look; without one, all that pruning left.
         ranked = list(modelled.candidates[: self._settings.measure_top_k]) if modelled is not None else kept
         candidates = list(dict.fromkeys((kept[0], *ranked)))
-        if kernel_bench.current_bench().is_capturing():
+        if current_bench().is_capturing():
             logger.info("not measured: %s: a CUDA graph is being captured", launch.problem)
             return replace(otherwise, is_final=False)
         choice = self._measure(launch, candidates)
@@ -220,7 +221,7 @@ class KernelPolicy:
         current = self._settings
         by_identity = {candidate.identity: candidate for candidate in candidates}
         try:
-            with kernel_bench.current_bench().open(current.measure_budget_ms) as stopwatch:
+            with current_bench().open(current.measure_budget_ms) as stopwatch:
                 order = by_past_wins(self._compile(launch, candidates), self._wins)
                 arguments = self._hooks.open({**launch.arguments, **launch.kwargs})
                 try:
@@ -261,7 +262,7 @@ class KernelPolicy:
         for candidate in candidates:
             try:
                 load_compiled(launch.run(candidate, compile_only=True))
-            except DROPPED as error:
+            except UNUSABLE as error:
                 logger.info("%s: configuration dropped: %s: %s", launch.problem.kernel, candidate.identity, error)
             else:
                 kept.append(candidate.identity)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from wavetune.core.config import KernelConfig
+from wavetune.launch.autotune.stopwatch import Lap, Stopwatch
 from wavetune.launch.live import MAX_ROUNDS, MIN_ROUNDS, NotMeasuredError, pick
-from wavetune.launch.stopwatch import Lap, Stopwatch
 from wavetune.measure.cuda_timing import LONG_KERNEL_US, Timing
 from wavetune.measure.timing import median_half_width, round_order
 from wavetune.runtime.measurer import MeasuredChoice

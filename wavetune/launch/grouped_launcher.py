@@ -17,9 +17,9 @@ from wavetune.kernels.grouped_gemm_dispatch import describe_call, illegal_reason
 from wavetune.kernels.grouped_gemm_operands import GroupedGemmOperands
 from wavetune.kernels.grouped_gemm_space import grouped_fallback_configs
 from wavetune.launch.checks import SUPPORTED_DTYPES, check_device, check_sizes
-from wavetune.launch.first import UNUSABLE
 from wavetune.launch.gpu import LaunchGpu, find_gpu
 from wavetune.launch.grouped_scales import view_scales
+from wavetune.launch.unusable import UNUSABLE
 from wavetune.mapping.grouped_gemm import widest_groups
 from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.grouped_choice import choose_grouped_gemm, choose_grouped_gemm_for_graph, rank_grouped_gemm
@@ -34,11 +34,6 @@ _choices: dict[tuple[object, ...], KernelConfig] = {}
 _choices_settings: list[Settings] = []
 _logged: set[tuple[str, ...]] = set()
 _unusable: set[tuple[object, ...]] = set()
-
-
-def clear_grouped_plans() -> None:
-    """Forget choices; compiled kernels and bound launches stay."""
-    _choices.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from triton import knobs
 
 from wavetune.errors import ArchError, RunnerError
 from wavetune.launch import capture
-from wavetune.launch.kernel_tables import Place
+from wavetune.launch.autotune.stopwatch import CudaStopwatch, Stopwatch
+from wavetune.launch.autotune.tables import Place
 from wavetune.launch.live import NotMeasuredError
-from wavetune.launch.stopwatch import CudaStopwatch, Stopwatch
 from wavetune.measure.cuda_timing import lock_identity
 from wavetune.measure.environment import timing_lock
 from wavetune.runtime.device import cuda_device, resolve_device

@@ -8,8 +8,8 @@ pytest.importorskip("triton")
 
 from wavetune.errors import CaptureError
 from wavetune.kernels.reference import relative_error
-from wavetune.launch.scaled_mm import scaled_matmul
-from wavetune.launch.scaled_plan import clear_scaled_plans
+from wavetune.launch.product_launchers import clear_launchers
+from wavetune.launch.scaled_matmul import scaled_matmul
 
 
 def _has_e4m3() -> bool:
@@ -89,13 +89,13 @@ def test_compiled_and_captured() -> None:
 
 def test_a_capture_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no kernel is loaded, the capture is refused with advice; nothing is compiled."""
-    from wavetune.launch import first
+    from wavetune.launch import first_launch
 
-    monkeypatch.setattr(first, "is_loaded", lambda operands, config, arch: False)
-    clear_scaled_plans()
+    monkeypatch.setattr(first_launch, "is_loaded", lambda operands, config, arch: False)
+    clear_launchers()
     a, weight, one = e4m3(48, 768), e4m3(96, 768), positive(1)
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(CaptureError, match="warmup"), torch.cuda.graph(graph):
         scaled_matmul(a, weight.t(), one, one)
-    clear_scaled_plans()
+    clear_launchers()
     torch.cuda.synchronize()

@@ -1,6 +1,6 @@
 """What an operation of torch computes, as the fields of a workload's problem.
 
-Like `wavetune.launch.record`, this is loaded by file name into other people's programs: standard library only.
+Like `wavetune.recording.recorder`, this is loaded by file name into other people's programs: standard library only.
 """
 
 from __future__ import annotations

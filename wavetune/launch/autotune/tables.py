@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wavetune.core.config import KernelConfig
-from wavetune.launch.kernel_config import Candidate
+from wavetune.launch.autotune.candidate import Candidate
 from wavetune.mapping.kernel_mapping import KernelMapping, KernelProblem, LaunchShape
 from wavetune.runtime.family_chooser import FamilyChooser
 from wavetune.runtime.family_source import find_family_model

@@ -1,28 +1,34 @@
-"""From fp8 tensors to a launch; what `wavetune.launch.plan` is for the other dtypes.
+"""From fp8 tensors to a launch; what `wavetune.launch.gemm_launcher` is for the other dtypes.
 
-A `ScaledPlan` belongs to shapes, strides and devices. A call asks the runtime for a configuration and launches what is
-already bound to its addresses.
+A `ScaledLauncher` belongs to shapes, strides and devices. A call asks the runtime for a configuration and launches what
+is already bound to its addresses.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import OperandError
-from wavetune.kernels.gemm import fill_empty_product
 from wavetune.kernels.gemm_operands import GemmOperands, workspace_size
-from wavetune.kernels.launch_cache import LaunchCache
-from wavetune.launch.checks import check_device, check_output_memory, check_sizes, check_strided
-from wavetune.launch.first import launch_first
+from wavetune.launch.checks import check_device, check_output_memory, check_sizes, check_strided, check_tensors
+from wavetune.launch.first_launch import launch_first
 from wavetune.launch.gpu import LaunchGpu, current_stream, find_gpu
+from wavetune.launch.product_launchers import (
+    CopyingLauncher,
+    EmptyLauncher,
+    find_source,
+    keep,
+    launchers,
+    launches,
+)
 from wavetune.launch.scaled_checks import (
     BLOCK_DTYPE,
     check_operands,
     check_options,
-    check_types,
     n_rows,
     result_dtype,
     scale_modes,
@@ -31,20 +37,13 @@ from wavetune.launch.source import ConfigSource
 from wavetune.launch.strides import row_stride
 from wavetune.mapping.legality import TMA_ALIGNMENT
 
-MAX_PLANS = 8192
-"""Plans that are kept, about 1.5 KB each; all are dropped when there are more."""
-
-_plans: dict[tuple[object, ...], Plan] = {}
-_sources: dict[tuple[object, ...], ConfigSource] = {}
-_launches = LaunchCache()
-
 
 def multiply_scaled(
     a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, out: Any, out_dtype: Any, use_fast_accum: bool, numerics: str
 ) -> Any:  # fmt: skip
     """Launch (scale_a * a) @ (scale_b * b) + bias on plain tensors.
 
-    Takes the arguments of `wavetune.launch.scaled_mm.scaled_matmul` and raises its errors.
+    Takes the arguments of `wavetune.launch.scaled_matmul.scaled_matmul` and raises its errors.
     """
     try:
         key = (
@@ -54,32 +53,23 @@ def multiply_scaled(
             None if out is None else (out.shape, out.stride(), out.dtype, out.device),
             out_dtype, use_fast_accum, numerics,
         )  # fmt: skip
-        plan = _plans.get(key)
+        launcher = launchers.get(key)
     except TypeError:  # An unhashable option: the checks name it.
-        plan = None
+        launcher = None
     except (AttributeError, RuntimeError):
         tensors = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias, "out": out}
-        check_types(tensors)
+        check_tensors(tensors, optional=("bias", "out"))
         check_strided(**tensors)
         raise
-    if plan is None:
-        plan = _make_plan(a, b, scale_a, scale_b, bias, out, out_dtype, use_fast_accum, numerics)
-        if len(_plans) >= MAX_PLANS:
-            _plans.clear()
-        _plans[key] = plan
-    return plan.run(a, b, scale_a, scale_b, bias, out)
+    if launcher is None:
+        launcher = _make_launcher(a, b, scale_a, scale_b, bias, out, out_dtype, use_fast_accum, numerics)
+        keep(key, launcher)
+    return launcher.run(a, b, scale_a, scale_b, bias, out)
 
 
-def clear_scaled_plans() -> None:
-    """Forget plans, sources and bound launches; compiled kernels stay loaded."""
-    _plans.clear()
-    _sources.clear()
-    _launches.clear()
-
-
-def _make_plan(
+def _make_launcher(
     a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, out: Any, out_dtype: Any, use_fast_accum: bool, numerics: str
-) -> Plan:  # fmt: skip
+) -> Launcher:  # fmt: skip
     check_options(out_dtype, use_fast_accum, numerics)
     check_device("a", a)
     result = result_dtype(out_dtype, out)
@@ -90,7 +80,7 @@ def _make_plan(
     out_shape = (*a.shape[:-1], n)
     dtype = BLOCK_DTYPE if modes[0] == "block" else "fp8_fast" if use_fast_accum else "fp8"
     if 0 in (m, n, k):
-        return EmptyPlan(GemmProblem(m, n, k, dtype), out_shape, result)
+        return EmptyLauncher(GemmProblem(m, n, k, dtype), out_shape, result, "none")
     ldb = row_stride((n, k), tuple(reversed(b.stride())))
     if ldb is None:
         raise OperandError(
@@ -103,14 +93,15 @@ def _make_plan(
     bias_is_plain = bias is None or n == 1 or bias.stride(0) == 1
     options = (out_dtype, use_fast_accum, numerics)
     if lda is None or ldc is None or view_a is None or not bias_is_plain:
-        return CopyingPlan((lda is None, view_a is None, not bias_is_plain), ldc is None, options, result)
+        launch = partial(multiply_scaled, out_dtype=result, use_fast_accum=use_fast_accum, numerics=numerics)
+        copies = (lda is None, False, view_a is None, False, not bias_is_plain)
+        return CopyingLauncher(launch, copies, copies_out=ldc is None)
     strides_bytes = lda | ldb | ldc * result.itemsize
     problem = GemmProblem(m, n, k, dtype, "nk", min(strides_bytes & -strides_bytes, TMA_ALIGNMENT))
     gpu = find_gpu(a.device)
-    source_key = (gpu, dtype, numerics)
-    source = _sources.get(source_key) or _sources.setdefault(source_key, ConfigSource(gpu, dtype, "nk", numerics))
+    source = find_source(gpu, dtype, "nk", numerics)
     views = (view_a, _view_b(scale_b, n, modes[1]))
-    return ScaledPlan(gpu, source, problem, (lda, ldb, ldc), views, out_shape, result, options)
+    return ScaledLauncher(gpu, source, problem, (lda, ldb, ldc), views, out_shape, result, options)
 
 
 _View = tuple[tuple[int, int], tuple[int, int]]
@@ -143,7 +134,7 @@ def _view_b(scale: Any, n: int, mode: str) -> _View:
     return tuple(scale.shape), tuple(scale.stride())
 
 
-class ScaledPlan:
+class ScaledLauncher:
     """Tensors that kernels read and write where they are; compared by identity.
 
     Parameters
@@ -198,7 +189,7 @@ class ScaledPlan:
         bias_ptr = 0 if bias is None else bias.data_ptr()
         pointers = (a_ptr, b_ptr, out_ptr, scale_a.data_ptr(), scale_b.data_ptr(), bias_ptr, partials_ptr)
         key = (self, config, pointers, stream)
-        launch = _launches.get(key)
+        launch = launches.get(key)
         if launch is not None:
             launch()
             return result
@@ -208,7 +199,7 @@ class ScaledPlan:
         operands = self._operands(a, b, result, scale_a, scale_b, bias, partials, alignment)
         kept = launch_first(gpu, self._source, operands, config, stream)
         if kept is not None:
-            _launches.add(key, kept)
+            launches.add(key, kept)
         return result
 
     def _operands(
@@ -236,64 +227,4 @@ def _aligned(tensor: Any) -> Any:
     return copy.copy_(tensor)
 
 
-class EmptyPlan:
-    """A size is zero: with k = 0 the result is the bias, else there is no result.
-
-    Parameters
-    ----------
-    problem : GemmProblem
-        The sizes.
-    out_shape : tuple of int
-        Shape of the result.
-    out_dtype : torch.dtype
-        Of the result.
-    """
-
-    __slots__ = ("_out_dtype", "_out_shape", "_problem")
-
-    def __init__(self, problem: GemmProblem, out_shape: tuple[int, ...], out_dtype: Any) -> None:
-        self._problem, self._out_shape, self._out_dtype = problem, out_shape, out_dtype
-
-    def run(self, a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, out: Any) -> Any:
-        """Fill the result."""
-        result = a.new_empty(self._out_shape, dtype=self._out_dtype) if out is None else out
-        if self._problem.m and self._problem.n:
-            fill_empty_product(GemmOperands(self._problem, a, b, result, bias))
-        return result
-
-
-class CopyingPlan:
-    """Tensors with strides that no kernel takes: they are copied first, as torch does.
-
-    Parameters
-    ----------
-    copies : tuple of bool
-        Whether a, its scales and the bias are copied.
-    copies_out : bool
-        Whether the result is computed elsewhere and copied into ``out``.
-    options : tuple
-        ``out_dtype``, ``use_fast_accum`` and ``numerics`` as given.
-    out_dtype : torch.dtype
-        Of the result.
-    """
-
-    __slots__ = ("_copies", "_copies_out", "_options", "_out_dtype")
-
-    def __init__(
-        self, copies: tuple[bool, bool, bool], copies_out: bool, options: tuple[Any, bool, str], out_dtype: Any
-    ) -> None:  # fmt: skip
-        self._copies, self._copies_out, self._options, self._out_dtype = copies, copies_out, options, out_dtype
-
-    def run(self, a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, out: Any) -> Any:
-        """Copy, launch, and copy back."""
-        a, scale_a, bias = (
-            tensor.contiguous() if is_copied else tensor
-            for tensor, is_copied in zip((a, scale_a, bias), self._copies, strict=True)
-        )
-        if self._copies_out:
-            options = (self._out_dtype, *self._options[1:])
-            return out.copy_(multiply_scaled(a, b, scale_a, scale_b, bias, None, *options))
-        return multiply_scaled(a, b, scale_a, scale_b, bias, out, *self._options)
-
-
-Plan = ScaledPlan | EmptyPlan | CopyingPlan
+Launcher = ScaledLauncher | EmptyLauncher | CopyingLauncher

@@ -134,7 +134,7 @@ def install(folder: str, products: Any) -> None:
     folder : str
         Where to write.
     products : module
-        `wavetune.launch.record_products`, however it was loaded.
+        `wavetune.recording.products`, however it was loaded.
     """
     counts = Counts(folder)
     _enter_mode(products, counts)
@@ -166,7 +166,7 @@ def recording_mode(
     Parameters
     ----------
     products : module
-        `wavetune.launch.record_products`, however it was loaded.
+        `wavetune.recording.products`, however it was loaded.
     add : callable
         Called with every problem.
     fail : callable, optional

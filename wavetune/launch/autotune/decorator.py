@@ -22,10 +22,11 @@ from triton.runtime.jit import KernelInterface
 
 from wavetune.core.config import KERNEL_SPECS, KernelConfig
 from wavetune.errors import ConfigError, InfeasibleConfigError
-from wavetune.launch.kernel_config import DROPPED, Candidate, describe_problem
-from wavetune.launch.kernel_hooks import TuningHooks
-from wavetune.launch.kernel_policy import Answer, KernelPolicy, Launch
-from wavetune.launch.kernel_tables import KernelTables
+from wavetune.launch.autotune.candidate import Candidate, describe_problem
+from wavetune.launch.autotune.hooks import TuningHooks
+from wavetune.launch.autotune.policy import Answer, KernelPolicy, Launch
+from wavetune.launch.autotune.tables import KernelTables
+from wavetune.launch.unusable import UNUSABLE
 from wavetune.mapping.kernel_mapping import KernelMapping, KernelProblem, Key, MappingFunction
 from wavetune.mapping.source_digest import check_functions, function_digest
 from wavetune.runtime.choice import Source
@@ -275,7 +276,7 @@ class AutotunedKernel(KernelInterface):  # type: ignore[misc]  # triton has no t
         for position, candidate in enumerate(answer.candidates):
             try:
                 result = self._launch(candidate, args, grid, warmup, kwargs)
-            except DROPPED as error:
+            except UNUSABLE as error:
                 reasons.append(_first_line(error))
                 logger.info("%s: configuration dropped: %s: %s", self.name, candidate.identity, reasons[-1])
                 continue

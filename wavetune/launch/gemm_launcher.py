@@ -1,21 +1,20 @@
 """From tensors to a launch: everything about a call that does not depend on addresses is decided once.
 
-A `GemmPlan` belongs to shapes, strides, dtypes, devices and the epilogue. A call looks its plan up, asks the runtime
-for a configuration (which may change from one call to the next: a miss is measured, a user configures), and launches
-what is already bound to these addresses.
+A `GemmLauncher` belongs to shapes, strides, dtypes, devices and the epilogue. A call looks its launcher up, asks the
+runtime for a configuration (which may change from one call to the next: a miss is measured, a user configures), and
+launches what is already bound to these addresses.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 
 from wavetune.core.problem import GemmProblem
-from wavetune.kernels.gemm import fill_empty_product
 from wavetune.kernels.gemm_operands import GemmOperands, workspace_size
-from wavetune.kernels.launch_cache import LaunchCache
 from wavetune.launch.checks import (
     SUPPORTED_DTYPES,
     check_device,
@@ -24,20 +23,21 @@ from wavetune.launch.checks import (
     check_output_memory,
     check_sizes,
     check_strided,
-    check_types,
+    check_tensors,
 )
-from wavetune.launch.first import launch_first
+from wavetune.launch.first_launch import launch_first
 from wavetune.launch.gpu import LaunchGpu, current_stream, find_gpu
+from wavetune.launch.product_launchers import (
+    CopyingLauncher,
+    EmptyLauncher,
+    find_source,
+    keep,
+    launchers,
+    launches,
+)
 from wavetune.launch.source import ConfigSource
 from wavetune.launch.strides import row_stride, weight_storage
 from wavetune.mapping.legality import TMA_ALIGNMENT
-
-MAX_PLANS = 8192
-"""Plans that are kept, about 1.5 KB each; all are dropped when there are more."""
-
-_plans: dict[tuple[object, ...], Plan] = {}
-_sources: dict[tuple[object, ...], ConfigSource] = {}
-_launches = LaunchCache()
 
 
 def multiply(a: Any, b: Any, bias: Any, activation: str, out: Any, numerics: str) -> Any:
@@ -51,58 +51,47 @@ def multiply(a: Any, b: Any, bias: Any, activation: str, out: Any, numerics: str
             None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device),
             None if out is None else (out.shape, out.stride(), out.dtype, out.device),
         )  # fmt: skip
-        plan = _plans.get(key)
+        launcher = launchers.get(key)
     except TypeError:  # An unhashable activation or numerics: the checks name it.
-        plan = None
+        launcher = None
     except (AttributeError, RuntimeError):
-        check_types(a, b, bias, out)
-        check_strided(a=a, b=b, bias=bias, out=out)
+        tensors = {"a": a, "b": b, "bias": bias, "out": out}
+        check_tensors(tensors, optional=("bias", "out"))
+        check_strided(**tensors)
         raise
-    if plan is None:
-        plan = _make_plan(a, b, bias, activation, out, numerics)
-        if len(_plans) >= MAX_PLANS:
-            _plans.clear()
-        _plans[key] = plan
-    return plan.run(a, b, bias, out)
+    if launcher is None:
+        launcher = _make_launcher(a, b, bias, activation, out, numerics)
+        keep(key, launcher)
+    return launcher.run(a, b, bias, out)
 
 
-def clear_plans() -> None:
-    """Forget plans, sources and bound launches; compiled kernels stay loaded."""
-    _plans.clear()
-    _sources.clear()
-    _launches.clear()
-
-
-def _make_plan(a: Any, b: Any, bias: Any, activation: str, out: Any, numerics: str) -> Plan:
+def _make_launcher(a: Any, b: Any, bias: Any, activation: str, out: Any, numerics: str) -> Launcher:
     check_names(activation, numerics)
     check_device("a", a)
     if b.dim() == 1:
-        return VectorPlan(activation, numerics)
+        return VectorLauncher(activation, numerics)
     check_operands(a, b, bias, out)
     m, (k, n) = math.prod(a.shape[:-1]), b.shape
     check_sizes(m, n, k)
     dtype, out_shape = SUPPORTED_DTYPES[a.dtype], (*a.shape[:-1], n)
     if 0 in (m, n, k):
-        return EmptyPlan(GemmProblem(m, n, k, dtype), out_shape, activation)
+        return EmptyLauncher(GemmProblem(m, n, k, dtype), out_shape, a.dtype, activation)
     lda, b_storage = row_stride(a.shape, a.stride()), weight_storage(b.shape, b.stride())
     ldc = n if out is None else row_stride(out.shape, out.stride())
     bias_is_plain = bias is None or n == 1 or bias.stride(0) == 1
     if lda is None or b_storage is None or ldc is None or not bias_is_plain:
         copies = (lda is None, b_storage is None, not bias_is_plain)
-        return CopyingPlan(copies, activation, numerics, copies_out=ldc is None)
+        launch = partial(multiply, activation=activation, numerics=numerics)
+        return CopyingLauncher(launch, copies, copies_out=ldc is None)
     layout, ldb = b_storage
     strides_bytes = (lda | ldb | ldc) * a.element_size()
     problem = GemmProblem(m, n, k, dtype, layout, min(strides_bytes & -strides_bytes, TMA_ALIGNMENT))
     gpu = find_gpu(a.device)
-    return GemmPlan(gpu, _find_source(gpu, dtype, layout, numerics), problem, (lda, ldb, ldc), out_shape, activation)
+    source = find_source(gpu, dtype, layout, numerics)
+    return GemmLauncher(gpu, source, problem, (lda, ldb, ldc), out_shape, activation)
 
 
-def _find_source(gpu: LaunchGpu, dtype: str, layout: str, numerics: str) -> ConfigSource:
-    key = (gpu, dtype, layout, numerics)
-    return _sources.get(key) or _sources.setdefault(key, ConfigSource(gpu, dtype, layout, numerics))
-
-
-class GemmPlan:
+class GemmLauncher:
     """Tensors that kernels read and write where they are; compared by identity.
 
     Parameters
@@ -155,7 +144,7 @@ class GemmPlan:
             partials = a.new_empty(n_partials, dtype=torch.float32)
             partials_ptr = partials.data_ptr()
         key = (self, config, a_ptr, b_ptr, out_ptr, bias_ptr, partials_ptr, stream)
-        launch = _launches.get(key)
+        launch = launches.get(key)
         if launch is not None:
             launch()
             return result
@@ -165,7 +154,7 @@ class GemmPlan:
         operands = self._operands(a, b, bias, result, partials, alignment)
         kept = launch_first(gpu, self._source, operands, config, stream)
         if kept is not None:
-            _launches.add(key, kept)
+            launches.add(key, kept)
         return result
 
     def _operands(self, a: Any, b: Any, bias: Any, out: Any, partials: Any, alignment: int) -> GemmOperands:
@@ -181,65 +170,7 @@ class GemmPlan:
         )
 
 
-class EmptyPlan:
-    """A size is zero: with k = 0 the result is the activation of the bias, else there is no result.
-
-    Parameters
-    ----------
-    problem : GemmProblem
-        The sizes.
-    out_shape : tuple of int
-        Shape of the result.
-    activation : str
-        Of the epilogue.
-    """
-
-    __slots__ = ("_activation", "_out_shape", "_problem")
-
-    def __init__(self, problem: GemmProblem, out_shape: tuple[int, ...], activation: str) -> None:
-        self._problem, self._out_shape, self._activation = problem, out_shape, activation
-
-    def run(self, a: Any, b: Any, bias: Any, out: Any) -> Any:
-        """Fill the result."""
-        result = a.new_empty(self._out_shape) if out is None else out
-        if self._problem.m and self._problem.n:
-            fill_empty_product(GemmOperands(self._problem, a, b, result, bias, self._activation))
-        return result
-
-
-class CopyingPlan:
-    """Tensors with strides that no kernel takes: they are copied first, as torch does.
-
-    Parameters
-    ----------
-    copies : tuple of bool
-        Whether a, b and the bias are copied.
-    activation, numerics : str
-        As in `multiply`.
-    copies_out : bool
-        Whether the result is computed elsewhere and copied into ``out``.
-    """
-
-    __slots__ = ("_activation", "_copies", "_copies_out", "_numerics")
-
-    def __init__(self, copies: tuple[bool, bool, bool], activation: str, numerics: str, *, copies_out: bool) -> None:
-        self._copies, self._activation, self._numerics, self._copies_out = copies, activation, numerics, copies_out
-
-    def run(self, a: Any, b: Any, bias: Any, out: Any) -> Any:
-        """Copy, launch, and copy back."""
-        copies_a, copies_b, copies_bias = self._copies
-        result = multiply(
-            a.contiguous() if copies_a else a,
-            b.contiguous() if copies_b else b,
-            bias.contiguous() if copies_bias else bias,
-            self._activation,
-            None if self._copies_out else out,
-            self._numerics,
-        )
-        return out.copy_(result) if self._copies_out else result
-
-
-class VectorPlan:
+class VectorLauncher:
     """B is a vector: a matrix of one column, whose axis the result does not have.
 
     Parameters
@@ -260,4 +191,4 @@ class VectorPlan:
         return result.squeeze(-1) if out is None else out
 
 
-Plan = GemmPlan | EmptyPlan | CopyingPlan | VectorPlan
+Launcher = GemmLauncher | EmptyLauncher | CopyingLauncher | VectorLauncher

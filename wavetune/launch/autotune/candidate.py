@@ -6,15 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from triton.compiler.errors import CompilationError
-from triton.runtime.errors import OutOfResources, PTXASError
-
 from wavetune.core.config import KernelConfig
-from wavetune.errors import InfeasibleConfigError
 from wavetune.mapping.kernel_mapping import KernelProblem, short_dtype
-
-DROPPED: tuple[type[Exception], ...] = (OutOfResources, PTXASError, CompilationError, InfeasibleConfigError)
-"""Errors that are the fault of one configuration: it is passed over, with a line in the log. Nothing was launched."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from wavetune.errors import ConfigError, MeasurementError, RunnerError
-from wavetune.launch.autotune import AutotunedKernel
-from wavetune.launch.kernel_tables import KeyShaper
+from wavetune.launch.autotune.decorator import AutotunedKernel
+from wavetune.launch.autotune.tables import KeyShaper
 from wavetune.mapping.kernel_mapping import KernelMapping, KernelProblem
 from wavetune.plan.kernel_points import keys_in_ranges
 

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterator
 from typing import NoReturn
 
-from triton.runtime.errors import OutOfResources, PTXASError
-
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import CaptureError, InfeasibleConfigError
@@ -16,14 +14,7 @@ from wavetune.kernels.gemm import bind_gemm, is_loaded
 from wavetune.kernels.gemm_operands import GemmOperands, workspace_size
 from wavetune.launch.gpu import LaunchGpu
 from wavetune.launch.source import ConfigSource
-
-try:
-    from triton.compiler.errors import CompilationError
-except ImportError:  # pragma: no cover (another release of Triton)
-    CompilationError = PTXASError
-
-UNUSABLE = (InfeasibleConfigError, OutOfResources, PTXASError, CompilationError)
-"""What compiling or loading raises when a configuration cannot run on this GPU with this release of Triton."""
+from wavetune.launch.unusable import UNUSABLE
 
 _log = logging.getLogger("wavetune")
 

@@ -10,12 +10,13 @@ from typing import Any
 from wavetune.core.arch import ArchSpec, find_arch
 from wavetune.core.config import KernelConfig
 from wavetune.errors import ConfigError, RunnerError, WavetuneError
-from wavetune.launch import kernel_bench
-from wavetune.launch.autotune import AutotunedKernel
-from wavetune.launch.kernel_config import DROPPED, Candidate
-from wavetune.launch.kernel_policy import load_compiled
+from wavetune.launch.autotune.bench import current_bench
+from wavetune.launch.autotune.candidate import Candidate
+from wavetune.launch.autotune.decorator import AutotunedKernel
+from wavetune.launch.autotune.policy import load_compiled
+from wavetune.launch.autotune.stopwatch import LAUNCH_METHOD, Lap, Stopwatch
 from wavetune.launch.live import NotMeasuredError
-from wavetune.launch.stopwatch import LAUNCH_METHOD, Lap, Stopwatch
+from wavetune.launch.unusable import UNUSABLE
 from wavetune.mapping.kernel_mapping import KernelProblem
 from wavetune.measure import environment
 from wavetune.measure.compile import read_resources
@@ -100,7 +101,7 @@ class KernelRunner:
                     try:
                         entry = _compiled_config(config, load_compiled(launch.compile()))
                         results = launch.results()
-                    except DROPPED as error:
+                    except UNUSABLE as error:
                         failures.append(self._failure(config, _status_of(error), str(error)))
                     else:
                         expected = results if expected is None else expected
@@ -128,7 +129,7 @@ class KernelRunner:
             keys.setdefault(point.problem.dims, []).append(point)
         n_done = 0
         try:
-            with kernel_bench.current_bench().open(LOCK_PATIENCE_MS) as stopwatch:
+            with current_bench().open(LOCK_PATIENCE_MS) as stopwatch:
                 for dims, block in keys.items():
                     results = self._measure_key(dims, block, stopwatch)
                     n_done += len(block)
@@ -146,7 +147,7 @@ class KernelRunner:
                     launch = launches(self._kernel.candidates[point.config])
                     try:
                         load_compiled(launch.compile())
-                    except DROPPED as error:
+                    except UNUSABLE as error:
                         outcome[point.config] = _failed(point, _status_of(error), str(error))
                     else:
                         laps[point.config] = launch.lap()
