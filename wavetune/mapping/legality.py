@@ -72,6 +72,11 @@ def launch_limit_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSp
     return grid_limit_reason(problem, config)
 
 
+def refusal(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
+    """Say why a configuration that nobody is known to have compiled may not be launched on ``problem``, or None."""
+    return gemm_illegal_reason(problem, config, arch) or launch_limit_reason(problem, config, arch)
+
+
 def grid_limit_reason(problem: GemmProblem, config: KernelConfig) -> str | None:
     """Say that the tiles of ``problem`` are too many to be launched, or None."""
     if problem.is_empty:

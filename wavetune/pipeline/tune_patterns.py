@@ -9,7 +9,7 @@ from pathlib import Path
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
-from wavetune.mapping.legality import gemm_illegal_reason, launch_limit_reason
+from wavetune.mapping.legality import refusal
 from wavetune.pipeline.tune_verdict import Outcome, TunedProblem
 from wavetune.runtime.device import Device
 from wavetune.workloads.pattern_cache import MAX_SEEDS, Pattern, PatternCache, read_patterns, updating_patterns
@@ -135,4 +135,4 @@ def _is_of(pattern: Pattern, dtype: str, layout: str) -> bool:
 def _may_run(config: KernelConfig, arch: ArchSpec, dtype: str, layout: str) -> bool:
     """Whether the rules allow a configuration on a large aligned problem; compiling the others is a waste."""
     problem = GemmProblem(2**14, 2**14, 2**14, dtype, layout)
-    return gemm_illegal_reason(problem, config, arch) is None and launch_limit_reason(problem, config, arch) is None
+    return refusal(problem, config, arch) is None

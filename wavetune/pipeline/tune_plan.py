@@ -10,7 +10,7 @@ from wavetune.core.problem import GemmProblem
 from wavetune.core.workload import Workload
 from wavetune.core.workload_entry import WorkloadEntry
 from wavetune.errors import NoModelError
-from wavetune.mapping.legality import gemm_illegal_reason, launch_limit_reason
+from wavetune.mapping.legality import refusal
 from wavetune.pipeline.tuning_estimate import Space, tuning_candidates
 from wavetune.plan.iteration_policy import Iterations, iterations_for
 from wavetune.runtime.choice import Source
@@ -149,5 +149,4 @@ def _plan(problem: GemmProblem, count: int, device: Device, top: int, space: Spa
 
 
 def _is_legal(problem: GemmProblem, config: KernelConfig, device: Device) -> bool:
-    arch = device.arch
-    return gemm_illegal_reason(problem, config, arch) is None and launch_limit_reason(problem, config, arch) is None
+    return refusal(problem, config, device.arch) is None

@@ -9,7 +9,7 @@ from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.core.workload import Workload
 from wavetune.errors import NoModelError
-from wavetune.mapping.legality import gemm_illegal_reason, launch_limit_reason
+from wavetune.mapping.legality import refusal
 from wavetune.plan.iteration_policy import iterations_for
 from wavetune.runtime.choose import find_resolver
 from wavetune.runtime.device import Device
@@ -140,9 +140,7 @@ def tuning_candidates(
         for config in space(problem.dtype):
             if top != ALL and len(taken) >= top:
                 break
-            if config in ranked or gemm_illegal_reason(problem, config, arch) is not None:
-                continue
-            if launch_limit_reason(problem, config, arch) is None:
+            if config not in ranked and refusal(problem, config, arch) is None:
                 taken.append(config)
                 assumed += 1
     if default not in taken:

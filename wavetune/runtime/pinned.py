@@ -16,7 +16,7 @@ from wavetune.core.arch import ArchSpec, find_arch
 from wavetune.core.config import GEMM, KernelConfig
 from wavetune.core.problem import MAX_DIMENSION, GemmProblem
 from wavetune.errors import ModelFileError, WavetuneError
-from wavetune.mapping.legality import gemm_illegal_reason, launch_limit_reason
+from wavetune.mapping.legality import refusal
 from wavetune.runtime.document_reader import DocumentReader
 from wavetune.runtime.json_document import (
     block,
@@ -175,7 +175,7 @@ class _PinnedReader(DocumentReader):
         alignment = self._as_integer(numbers[3], where, 1, 16)
         config = configs[self._as_integer(numbers[4], where, 0, len(configs) - 1)]
         problem = GemmProblem(m, n, k, dtype, layout, alignment)
-        reason = gemm_illegal_reason(problem, config, arch) or launch_limit_reason(problem, config, arch)
+        reason = refusal(problem, config, arch)
         if reason is not None:
             self.fail(where, f"its configuration is not legal: {reason}")
         latency_us = math.nan if latency is None else self._as_number(latency, where)

@@ -16,7 +16,7 @@ from wavetune.core.config import KERNEL_SPECS, FieldValue, KernelConfig, KernelS
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError, MissError, NoModelError
 from wavetune.mapping.gemm import map_gemm
-from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason, launch_limit_reason
+from wavetune.mapping.legality import TMA_ALIGNMENT, refusal
 from wavetune.mapping.numerics import ReductionOrder, is_deterministic, reduction_order
 from wavetune.runtime.choice import Choice, RankedConfig, Source
 from wavetune.runtime.chooser import GemmChooser
@@ -270,7 +270,7 @@ class Resolver:
         """Say why a configuration may not answer, or None; ``is_checked`` if it was found legal for the problem."""
         arch = self._device.arch
         if not is_checked:
-            reason = gemm_illegal_reason(problem, config, arch) or launch_limit_reason(problem, config, arch)
+            reason = refusal(problem, config, arch)
             if reason is not None:
                 return reason
         if self.key.numerics != "any" and not is_deterministic(config, self._spec):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ModelFileError, WavetuneError
-from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason, launch_limit_reason
+from wavetune.mapping.legality import TMA_ALIGNMENT, refusal
 from wavetune.mapping.numerics import ReductionOrder, reduction_order
 from wavetune.runtime.device import Device
 from wavetune.runtime.learning import Learner
@@ -160,8 +160,7 @@ class Tables:
                 self.pinned_orders.setdefault((problem.n, problem.k, problem.alignment >= TMA_ALIGNMENT), order)
 
     def _refusal(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        arch = self._device.arch
-        return gemm_illegal_reason(problem, config, arch) or launch_limit_reason(problem, config, arch)
+        return refusal(problem, config, self._device.arch)
 
 
 def store_path(settings: Settings) -> Path | None:
