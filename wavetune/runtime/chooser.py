@@ -13,7 +13,7 @@ from wavetune.mapping.gemm import map_gemm
 from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason, grid_limit_reason
 from wavetune.mapping.numerics import ReductionOrder
 from wavetune.runtime.choice import Choice, RankedConfig, Source
-from wavetune.runtime.form_search import Cell, FormSearch
+from wavetune.runtime.form_search import CellKey, FormSearch
 from wavetune.runtime.gemm_forms import Entry, GemmForms
 from wavetune.runtime.model_file import ModelFile
 from wavetune.runtime.numerics import LayerForms, NumericsFilter
@@ -72,8 +72,8 @@ class GemmChooser:
         self.search = FormSearch(self.forms)
         has_exact = use_exact and not self.is_scaled
         self._exact = {sizes: entry.config_index for sizes, entry in model.exact.items()} if has_exact else {}
-        self.ready: dict[Cell, ReadyCell] = {}
-        self._ready_members: dict[tuple[Cell, LayerForms], tuple[Entry, ...]] = {}
+        self.ready: dict[CellKey, ReadyCell] = {}
+        self._ready_members: dict[tuple[CellKey, LayerForms], tuple[Entry, ...]] = {}
         found = NumericsFilter(model, arch, numerics, lambda *dims: self._all_latencies(dims), self._fits_layer)
         self._filter = None if found.excludes_nothing else found
 
@@ -82,7 +82,7 @@ class GemmChooser:
         """Whether the numerics class excludes configurations."""
         return self._filter is not None
 
-    def ready_cell(self, key: Cell) -> ReadyCell:
+    def ready_cell(self, key: CellKey) -> ReadyCell:
         """Return the candidates of a cell, the first time made ready; nothing where the file has no cell."""
         ready = self.ready.get(key)
         if ready is None:
@@ -252,7 +252,7 @@ class GemmChooser:
         problem = GemmProblem(1, n, k, self.model.dtype, self.model.layout, alignment)
         return self._illegal_reason(problem, index) is None
 
-    def _fastest(self, m: int, n: int, k: int, cell: Cell) -> KernelConfig | None:
+    def _fastest(self, m: int, n: int, k: int, cell: CellKey) -> KernelConfig | None:
         index, entries = self.ready_cell(cell)
         if entries:
             index = self.forms.fastest(m, n, k, entries)[0]
@@ -260,7 +260,7 @@ class GemmChooser:
             index = self.search.fastest(m, n, k, cell)[0]
         return self.configs[index] if index >= 0 else None
 
-    def _fastest_of(self, m: int, n: int, k: int, key: Cell, layer: LayerForms) -> KernelConfig | None:
+    def _fastest_of(self, m: int, n: int, k: int, key: CellKey, layer: LayerForms) -> KernelConfig | None:
         entries = self._ready_members.get((key, layer))
         if entries is None:
             cell, forms, members = self.model.cells.get(key), self.forms, layer.members

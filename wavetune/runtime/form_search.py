@@ -21,7 +21,9 @@ ROUNDING = 1.0 + 1e-12
 MAX_HINTS = 4096
 """Cells whose last winner is remembered; it is only where to begin."""
 
-Cell = tuple[int, int, int]
+CellKey = tuple[int, int, int]
+"""The octaves of the sizes."""
+
 _Leaf = tuple[int, float, float, float, float, float, tuple[float, ...]]
 _Columns = tuple[tuple[float, tuple[_Leaf, ...]], ...]
 _Branch = tuple[float, tuple[float, ...], _Columns]
@@ -50,9 +52,9 @@ class FormSearch:
         )
         # A form alone, to begin with: a good first one excludes most others by their bounds.
         self._alone = [_branch([entry], [leaf]) for entry, leaf in zip(entries, leaves, strict=True)]
-        self._hints: dict[Cell, _Branch] = {}
+        self._hints: dict[CellKey, _Branch] = {}
 
-    def fastest(self, m: int, n: int, k: int, cell: Cell) -> tuple[int, float]:
+    def fastest(self, m: int, n: int, k: int, cell: CellKey) -> tuple[int, float]:
         """Find the form with the smallest predicted latency.
 
         Parameters
@@ -71,15 +73,15 @@ class FormSearch:
         """
         # The names and the arithmetic are those of `GemmForms.fastest`.
         forms = self._forms
-        rows, columns, depth = 1.0 * m, 1.0 * n, 1.0 * k
+        rows, columns, inner = 1.0 * m, 1.0 * n, 1.0 * k
         minus_sms = forms.minus_sms
-        weight, area = columns * depth, rows * columns
+        weight, area = columns * inner, rows * columns
         excess_mb = weight * forms.input_mb - forms.reusable_mb
-        compulsory_mb = (weight + rows * depth) * forms.input_mb + area * forms.output_mb
+        compulsory_mb = (weight + rows * inner) * forms.input_mb + area * forms.output_mb
         sustained_gflop = rows * weight * GFLOP_PER_PRODUCT - forms.onset_gflop
         if sustained_gflop < 0.0:
             sustained_gflop = 0.0
-        all_trips = [-(depth // minus_block_k) for minus_block_k in self._minus_block_k]
+        all_trips = [-(inner // minus_block_k) for minus_block_k in self._minus_block_k]
         fastest, fastest_us, limit_us = -1, math.inf, math.inf
         first = self._hints.get(cell, self._alone[0])
         for minus_block_m, (launch, compulsory, sustained, per_column, per_weight), tiles_of in (

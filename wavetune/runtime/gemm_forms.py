@@ -108,11 +108,11 @@ class GemmForms:
             Its latency, microseconds.
         """
         # All in floats, exact below 2**53: Python computes with two of them three times as fast as with an int and one.
-        rows, columns, depth = 1.0 * m, 1.0 * n, 1.0 * k
+        rows, columns, inner = 1.0 * m, 1.0 * n, 1.0 * k
         minus_sms = self.minus_sms
-        weight, area = columns * depth, rows * columns
+        weight, area = columns * inner, rows * columns
         excess_mb = weight * self.input_mb - self.reusable_mb
-        compulsory_mb = (weight + rows * depth) * self.input_mb + area * self.output_mb
+        compulsory_mb = (weight + rows * inner) * self.input_mb + area * self.output_mb
         sustained_gflop = rows * weight * GFLOP_PER_PRODUCT - self.onset_gflop
         if sustained_gflop < 0.0:
             sustained_gflop = 0.0
@@ -123,7 +123,7 @@ class GemmForms:
         ) in entries:  # fmt: skip
             minus_tiles_m = rows // minus_block_m
             grid = minus_tiles_m * (columns // minus_block_n)
-            minus_trips = depth // minus_block_k
+            minus_trips = inner // minus_block_k
             latency = launch + compulsory * compulsory_mb + sustained * sustained_gflop
             if split_k != 1.0:
                 if split_k > -minus_trips and only_legal:
