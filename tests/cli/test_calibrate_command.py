@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,26 @@ def test_replay_writes_a_model(cli, points: Path, oracle: Path):
     assert "32 exact problems" in result.stdout
     assert cli("choose", 512, 4096, 4096, "--model", "out/m.json", "--json").json["source"] == "exact"
     assert [path.name for path in Path("out").iterdir()] == ["m.json"]
+
+
+def test_a_sweep_of_few_configurations_can_be_named(cli, points: Path, oracle: Path, tmp_path: Path):
+    """Three configurations a shape look like points; --oracle says that they are a sweep, as it does for a fit."""
+    few = tmp_path / "few.csv"
+    header, *rows = oracle.read_text().splitlines()
+    # Each shape has six rows: of every other one the first, the third and the fifth, of the rest the others.
+    kept = [row for index, row in enumerate(rows) if (index + index // 6) % 2]
+    few.write_text("\n".join([header, *kept]) + "\n")
+    taken = cli(*REPLAY, "--replay", points, few, "--out", "points.json")
+    assert f"{few}: 96 of 96 rows, 0 skipped (wave-structured points)" in taken.stderr
+    assert "belongs to --oracle" in taken.stderr
+    named = cli(*REPLAY, "--replay", points, "--oracle", few, "--out", "sweep.json")
+    assert f"{few}: 96 of 96 rows, 0 skipped (exhaustive sweep)" in named.stderr
+    assert cli(*REPLAY, "--oracle", few, "--out", "alone.json").code == 0
+    fit = ("fit", "--arch", "h200", "--no-holdout", "--measurements", points, "--oracle", few)
+    assert cli(*fit, "--out", "f.json").code == 0
+    read = [json.loads(Path(name).read_text()) for name in ("sweep.json", "f.json")]
+    assert read[0]["forms"] == read[1]["forms"]
+    assert read[0]["exact"] == read[1]["exact"]
 
 
 def test_default_output_is_where_the_runtime_looks(cli, points: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -112,13 +112,14 @@ def test_a_limit_on_sms_is_explained(cli, model: Path):
     assert cli("choose", 5, 64, 64, "--arch", "h200", "--num-sms", 400).code == 3
 
 
-def test_the_miss_policy_is_an_option(cli, monkeypatch: pytest.MonkeyPatch):
-    """Beyond the tables the policy decides; an unknown one is refused."""
-    monkeypatch.setattr("wavetune.runtime.measurer._measurers", {})
+def test_the_miss_policy_is_an_option(cli):
+    """Beyond the tables the policy decides; an unknown one is refused, and so is the one that would measure."""
     far = (2**22, 64, 2**20, "--arch", "h200")
     assert cli("choose", *far, "--on-miss", "default", "--json").json["source"] == "default"
     assert cli("choose", *far, "--on-miss", "error").code == 3
-    assert cli("choose", *far, "--on-miss", "measure").code == 3
+    refused = cli("choose", *far, "--on-miss", "measure")
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "give model, default or error" in " ".join(refused.stderr.replace("│", " ").split())
     assert cli("choose", *far, "--on-miss", "sometimes").code == 3
 
 

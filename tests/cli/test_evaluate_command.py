@@ -11,7 +11,7 @@ from wavetune.core.shorthand import describe_config
 
 KEYS = {
     "shapes", "efficiency", "regret", "top3_efficiency", "top8_efficiency", "mape_chosen", "mape_near_best",
-    "unmeasured", "sources", "worst", "warnings",
+    "unmeasured", "sources", "worst", "warnings", "judged", "top3_judged", "top8_judged", "is_exhaustive",
 }  # fmt: skip
 
 
@@ -73,7 +73,12 @@ def test_unmeasured_choices_are_counted(cli, model: Path, unseen: Path, tmp_path
     rest = [line for line, sizes in cells if sizes[:3] == spared or sizes[3:] != tiles[sizes[:3]]]
     path.write_text("\n".join([lines[0], *rest]) + "\n")
     report = cli("evaluate", "--model", model, "--oracle", path, "--json").json
-    assert (report["unmeasured"], report["shapes"]) == (5, 6)
+    assert (report["unmeasured"], report["judged"], report["shapes"]) == (5, 1, 6)
+    assert report["top3_judged"] == 1
+    assert "5 of 6 choices were not measured" in report["warnings"][0]
+    result = cli("evaluate", "--model", model, "--oracle", path)
+    assert "warning: 5 of 6 choices were not measured" in result.stderr
+    assert result.stdout.count("(on 1 of 6 shapes)") == 4
     rest = [line for line, sizes in cells if sizes[3:] != tiles[sizes[:3]]]
     path.write_text("\n".join([lines[0], *rest]) + "\n")
     result = cli("evaluate", "--model", model, "--oracle", path)
@@ -83,6 +88,29 @@ def test_unmeasured_choices_are_counted(cli, model: Path, unseen: Path, tmp_path
     assert result.code == 3
     assert "no measurement of anything that the model chooses" in result.stderr
     assert not Path("r").exists()
+
+
+def test_a_sweep_of_the_models_own_picks_is_no_yardstick(cli, model: Path, unseen: Path, tmp_path: Path):
+    """What the best of three picks is worth is a bound, and said to be one; so is how many top picks were measured."""
+    held = tmp_path / "top.csv"
+    header, *rows = unseen.read_text().splitlines()
+    names = header.split(",")
+    sizes = sorted({tuple(row.split(",")[:3]) for row in rows})
+    kept = [header]
+    for m, n, k in sizes:
+        choice = cli("choose", m, n, k, "--model", model, "--json").json["config"]
+        kept += [row for row in rows if row.split(",")[:3] == [m, n, k]
+                 and all(cell == str(choice[name]) for name, cell in zip(names, row.split(","), strict=True)
+                         if name in choice)]  # fmt: skip
+    held.write_text("\n".join(kept) + "\n")
+    result = cli("evaluate", "--model", model, "--oracle", held)
+    assert "1 or fewer of 4 configurations" in result.stderr
+    assert "at most: geomean 1.0000" in result.stdout
+    assert "best of top 3 not measured" in result.stdout
+    document = cli("evaluate", "--model", model, "--oracle", held, "--json").json
+    assert document["is_exhaustive"] is False
+    assert document["top3_efficiency"] is None
+    assert "losses are larger than they look" in document["warnings"][0]
 
 
 def test_a_line_holds_one_configuration(cli, model: Path, unseen: Path, monkeypatch: pytest.MonkeyPatch):

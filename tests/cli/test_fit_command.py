@@ -43,6 +43,26 @@ def test_json_summary(cli, points: Path, oracle: Path):
     assert summary["held_out"]["efficiency"]["geomean"] > 0.9
 
 
+@pytest.mark.parametrize("command", [("fit", "--measurements"), ("calibrate", "--replay")])
+def test_a_reading_too_fast_to_be_true_is_reported(cli, points: Path, oracle: Path, tmp_path: Path, command):
+    """It is named with file, sizes, configuration and factor, and is not the exact answer."""
+    bad = tmp_path / "bad.csv"
+    header, *rows = oracle.read_text().splitlines()
+    of_shape = [row for row in rows if row.startswith("2048,4096,4096,")]
+    slowest, best = (choose(of_shape, key=lambda row: float(row.split(",")[-1])) for choose in (max, min))
+    spoiled = f"{slowest.rsplit(',', 1)[0]},{0.9 * float(best.split(',')[-1]):.3f}"
+    bad.write_text("\n".join([header, *(spoiled if row == slowest else row for row in rows)]) + "\n")
+    arguments = (*command, points, "--oracle", bad, "--arch", "h200", "--no-holdout", "--out", "m.json")
+    (found,) = cli(*arguments, "--json").json["too_fast"]
+    assert found["file"] == str(bad)
+    assert [found[name] for name in "mnk"] == [2048, 4096, 4096]
+    assert [str(found["config"][f"block_{name}"]) for name in "mnk"] == slowest.split(",")[3:6]
+    assert found["factor"] > 1.5
+    assert "1 readings kept out of the exact answers" in cli(*arguments).stdout
+    answer = cli("choose", 2048, 4096, 4096, "--model", "m.json", "--json").json
+    assert answer["config"] != found["config"]
+
+
 @pytest.mark.parametrize("form", ["values", "flags", "equals"])
 def test_several_files(cli, points: Path, oracle: Path, tmp_path: Path, form: str):
     """``--measurements A B``, ``--measurements A --measurements B`` and ``--measurements=A B`` are the same."""

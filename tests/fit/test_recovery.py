@@ -91,14 +91,14 @@ def test_stalled_rows_are_found_by_shape() -> None:
     assert (found & planted).sum() > 0.9 * planted.sum()
     assert (found & planted).sum() > 0.98 * found.sum()
     assert screening.weights[found].max() < 0.5
-    reported = {tuple(fit.model.measured_dims_[entry.problem].tolist()) for entry in screening.problems}
+    reported = {entry.dims for entry in screening.problems}
     stalled = {tuple(dims) for dims in fit.table.dims[planted].tolist()}
     assert len(reported & stalled) > 0.9 * len(stalled)
     assert len(reported & stalled) > 0.95 * len(reported)
     assert sum(entry.rows for entry in screening.problems) == found.sum()
     factor = {tuple(fit.table.dims[row].tolist()): f for row, f in zip(fit.stalls.rows, fit.stalls.factor, strict=True)}
     worst = screening.problems[0]
-    assert worst.factor == pytest.approx(factor[tuple(fit.model.measured_dims_[worst.problem].tolist())], rel=0.5)
+    assert worst.factor == pytest.approx(factor[worst.dims], rel=0.5)
 
 
 def test_undisturbed_rows_are_left_alone() -> None:

@@ -18,6 +18,7 @@ from hand_made import EXACT_ONLY, PLAIN, POINTER, TMA, gemm_config, make_model
 from synthetic_gpu import SyntheticGpu, fitted, held_out_problems
 
 from wavetune.core.config import GEMM, KernelConfig
+from wavetune.core.problem import GemmProblem
 from wavetune.errors import MeasurementError
 from wavetune.report.accuracy import evaluate_model
 from wavetune.report.metrics import geometric_mean, rounded, summarise_efficiency, summarise_regret
@@ -80,8 +81,10 @@ def test_a_sweep_by_hand(model: ModelFile, sweep: MeasurementTable) -> None:
     assert report.efficiency.min == pytest.approx(0.8)
     assert report.efficiency.p5 == pytest.approx(0.81)
     assert (report.regret.mean, report.regret.max) == (pytest.approx(0.125), pytest.approx(0.25))
-    # The best of both modelled configurations: on the third shape POINTER, the only one measured.
-    assert report.top3_efficiency == pytest.approx(0.5 ** (1 / 3))
+    # The best of both modelled configurations; unknown on the third shape, where the choice itself was not measured.
+    assert report.top3_efficiency == 1.0
+    assert [report.known(name) for name in ("measured_us", "top3_us", "top8_us")] == [2, 2, 2]
+    assert math.isnan(report.results[2].top3_us)
     assert report.default_efficiency.geomean == pytest.approx(0.5 ** (1 / 3))
     assert report.sources == {"nearest": 3}
     assert [result.dims for result in report.worst] == [SHAPES[1], SHAPES[0]]
@@ -90,7 +93,6 @@ def test_a_sweep_by_hand(model: ModelFile, sweep: MeasurementTable) -> None:
 def test_prediction_errors_are_judged_near_the_best(model: ModelFile, sweep: MeasurementTable) -> None:
     """Only modelled configurations within 1.5 times the best count in the error."""
     from wavetune.core.arch import find_arch
-    from wavetune.core.problem import GemmProblem
     from wavetune.runtime.chooser import GemmChooser
 
     chooser = GemmChooser(model, find_arch(model.arch))
@@ -123,6 +125,25 @@ def test_json_has_the_documented_keys(model: ModelFile, sweep: MeasurementTable)
     assert worst["choice"]["block_m"] == 128
     assert worst["best"]["block_m"] == 64
     assert worst["predicted_us"] > 0
+
+
+def test_the_best_of_the_top_is_unknown_without_all_of_it() -> None:
+    """Where one of the first three was not measured, three others of the ranking are no stand-in for them."""
+    fit, gpu = fitted(), SyntheticGpu()
+    problems = held_out_problems(12, seed=4)
+    dims, columns = gpu.sweep(problems)
+    latency_us = gpu.latency_us(dims, columns).tolist()
+    rows = zip(map(tuple, dims.tolist()), columns.tolist(), latency_us, strict=True)
+    whole = sweep_of([(sizes, gpu.configs[column].config, us) for sizes, column, us in rows])
+    chooser = fit.chooser()
+    second = {tuple(d): chooser.rank(GemmProblem(*d))[1].config for d in problems[:5].tolist()}
+    configs = [whole.configs[index].config for index in whole.config_index]
+    kept = np.array([second.get(tuple(d)) != c for d, c in zip(whole.dims.tolist(), configs, strict=True)])
+    report = evaluate_model(fit.file, whole.select(kept))
+    assert [report.known(name) for name in ("measured_us", "top3_us", "top8_us")] == [12, 7, 7]
+    assert {r.dims for r in report.results if math.isnan(r.top3_us)} == set(second)
+    document = report.to_dict(GEMM.dims)
+    assert (document["judged"], document["top3_judged"], document["top8_judged"]) == (12, 7, 7)
 
 
 def test_exact_answers_count_only_if_asked(model: ModelFile, sweep: MeasurementTable) -> None:

@@ -20,11 +20,12 @@ from wavetune.report.breakdown import disturbed_rows
 from wavetune.report.datatable import make_table
 from wavetune.report.decisions import regret_distribution, regret_map
 from wavetune.report.document import build_document
-from wavetune.report.evidence import Seen, classify, describe_coverage, describe_evidence
+from wavetune.report.evidence import Coverage, Seen, classify, coverage_of, describe_evidence
 from wavetune.report.noise import replay_noise
 from wavetune.report.predictions import predict_sweep
 from wavetune.report.staircase import form_latency
 from wavetune.report.strata import STRATIFICATIONS
+from wavetune.report.summary import describe_choices
 from wavetune.runtime.chooser import GemmChooser
 
 H200 = find_arch("h200")
@@ -258,9 +259,28 @@ def test_a_sweep_of_few_configurations_is_not_taken_for_exhaustive() -> None:
     few = inputs.sweep.select(inputs.sweep.config_index < 6)
     facts = build_document(replace(inputs, sweep=few)).facts["evidence"]
     assert facts["configs_per_shape"] == 6
-    assert f"6 or fewer of {facts['configs']} configurations" in facts["text"]
-    assert describe_coverage(5, 10) == ""
-    assert describe_coverage(4, 10) != ""
+    assert "6 or fewer of" in facts["text"]
+    assert Coverage(5, 10).describe() == ""
+    assert Coverage(4, 10).describe() != ""
+
+
+def test_the_page_counts_the_shapes_whose_top_was_measured() -> None:
+    """A sweep of few configurations has the first three of the ranking on some shapes only, if on any."""
+    inputs = made_up_inputs()
+    few = inputs.sweep.select(np.arange(len(inputs.sweep)) % 3 > 0)
+    facts = build_document(replace(inputs, sweep=few)).facts
+    judged, shapes = facts["headline"]["top3_judged"], facts["headline"]["shapes"]
+    assert judged < shapes
+    assert f"with the top 3 (on {judged} of {shapes} shapes)" in dict(describe_choices(facts))["if measured"]
+
+
+def test_what_the_model_holds_counts_as_something_to_choose_from() -> None:
+    """A sweep of nothing but the model's pick on each shape is not exhaustive, however few configurations it has."""
+    inputs = made_up_inputs()
+    configs = [form.config for form in inputs.model.forms]
+    one = inputs.sweep.restrict({configs[0]})
+    assert coverage_of(one, inputs.model) == Coverage(1, len(configs))
+    assert coverage_of(inputs.sweep, inputs.model).is_exhaustive
 
 
 def test_a_report_needs_a_model_and_a_sweep_only() -> None:

@@ -250,6 +250,34 @@ def test_files_are_joined_and_reported_each(tmp_path: Path) -> None:
     assert list(result.report.digests) == [str(path) for path in paths]
 
 
+def test_files_written_one_behind_the_other_are_one_file(tmp_path: Path) -> None:
+    """The same header again is no row; another header is, and a bad one."""
+    result = read(tmp_path / "a.csv", text_of(*ROWS[:2], HEADER, *ROWS[2:]))
+    assert result.table.latency_us.tolist() == [21.5, 25.25, 31.0, 28.125]
+    assert (result.report.files[0].rows_read, result.report.files[0].rows_skipped) == (4, 0)
+    with pytest.raises(MeasurementError, match=r"b\.csv:4: m must be an integer"):
+        read(tmp_path / "b.csv", text_of(*ROWS[:2], HEADER.replace("m,n,k", "m,k,n"), *ROWS[2:]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "load", "reason"),
+    [("4096,5,4096", "tma", "TMA needs 16-byte alignment"), ("4096,4096,65", "pointer", "split_k=2 exceeds")],
+)
+def test_a_configuration_that_cannot_compute_its_problem_is_refused_or_skipped(
+    tmp_path: Path, sizes: str, load: str, reason: str
+) -> None:
+    """Sizes that the configuration is illegal for are a mistake of the row, such as swapped columns."""
+    header, split = f"{HEADER},load,split_k,schedule", "2,split_k" if load == "pointer" else "1,tile"
+    good = f"{ROWS[0]},{load},{split}"
+    bad = good.replace("128,4096,4096", sizes).replace("64,64,64", "64,64,128")
+    if load == "tma":
+        bad = bad.replace("64,64,128", "64,64,64")
+    with pytest.raises(MeasurementError, match=rf"a\.csv:3: .*{sizes.replace(',', ' x ')}.*{reason}"):
+        read(tmp_path / "a.csv", text_of(good, bad, header=header))
+    report = read(tmp_path / "a.csv", text_of(good, bad, header=header), "skip").report.files[0]
+    assert (report.rows_kept, report.rows_skipped, report.skipped[0].first_line) == (1, 1, 3)
+
+
 def test_repeats_within_noise_become_their_median(tmp_path: Path) -> None:
     """Repeats within noise become their median."""
     repeats = [ROWS[0].replace("21.5", latency) for latency in ("22.5", "24.0")]

@@ -68,7 +68,16 @@ def calibrate_command(
             "--replay",
             metavar="FILE...",
             help="gemm: take measurements from these files instead of a GPU. Sweeps are told from wave-structured "
-            "points. Of other kernels `wavetune fit` takes them.",
+            "points by their content, see --oracle. Of other kernels `wavetune fit` takes them.",
+            show_default=False,
+        ),
+    ] = None,
+    oracle: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--oracle",
+            metavar="FILE...",
+            help="Replay these too, as exhaustive sweeps over realistic shapes, however few configurations they have.",
             show_default=False,
         ),
     ] = None,
@@ -134,14 +143,17 @@ def calibrate_command(
 
     Everything measured is kept in the store: the same command goes on where it was stopped.
     """
-    refuse_overwriting(out, [*(replay or []), workload, keys])
-    if replay:
+    replayed = [*(replay or []), *(oracle or [])]
+    refuse_overwriting(out, [*replayed, workload, keys])
+    if replayed:
         target = resolve_arch(arch)
     else:
         target = resolve_device(arch).arch if dry_run else live_arch(arch, gpu, instead=NO_GPU)
     if ":" in kernel:
-        if replay or workload is not None or evidence is not None:
-            raise typer.BadParameter("--replay, --workload and --evidence are for kernel families; give --keys")
+        if replayed or workload is not None or evidence is not None:
+            raise typer.BadParameter(
+                "--replay, --oracle, --workload and --evidence are for kernel families; give --keys"
+            )
         from wavetune.cli.kernel_calibration import calibrate_user_kernel
 
         calibrate_user_kernel(
@@ -154,8 +166,10 @@ def calibrate_command(
     dtype, layout = find_dtype(dtype).name, layout_of(kernel, layout)
     key = CalibrationKey(kernel, target, dtype, layout)
     if kernel != GEMM.name:
-        if replay:
-            raise typer.BadParameter(f"--replay is of gemm; `wavetune fit --kernel {kernel}` fits what was recorded")
+        if replayed:
+            raise typer.BadParameter(
+                f"--replay and --oracle are of gemm; `wavetune fit --kernel {kernel}` fits what was recorded"
+            )
         from wavetune.cli.family_calibration import calibrate_one_family
 
         calibrate_one_family(
@@ -164,7 +178,7 @@ def calibrate_command(
         )  # fmt: skip
         return
     path = out or output_folder() / target.name / model_file_name(kernel, dtype, layout)
-    if replay and (workload is not None or budget is not None):
+    if replayed and (workload is not None or budget is not None):
         raise typer.BadParameter("--workload and --budget direct measurements; a replay takes what was recorded")
     from wavetune.cli.calibration_job import live_job, replay_job
     from wavetune.cli.calibration_view import print_live_plan, print_replay_plan, print_result
@@ -175,22 +189,22 @@ def calibrate_command(
     from wavetune.store.database import MeasurementStore
 
     start = time.perf_counter()
-    job = replay_job(key, replay, skip_bad_rows) if replay else live_job(key, budget, workload)
+    job = replay_job(key, replay or (), oracle or (), skip_bad_rows) if replayed else live_job(key, budget, workload)
     if dry_run:
-        (print_replay_plan if replay else print_live_plan)(job, as_json)
+        (print_replay_plan if replayed else print_live_plan)(job, as_json)
         return
     runner = job.connect(gpu)
     options = FitOptions(n_configs=n_configs or FitOptions().n_configs, random_state=seed, holdout=not no_holdout)
     with ExitStack() as stack:
         # A recording is its own store: without --store, a replay keeps nothing.
-        scratch = stack.enter_context(tempfile.TemporaryDirectory()) if replay and store is None else None
+        scratch = stack.enter_context(tempfile.TemporaryDirectory()) if replayed and store is None else None
         database = store or (Path(scratch) / "replay.sqlite" if scratch else path.with_suffix(".sqlite"))
         make_folder(database.parent)
         try:
             with MeasurementStore(database, runner.environment()) as opened, watch() as observer:
                 result = calibrate(
                     runner, job.strategy, opened, kernel=kernel, dtype=dtype, layout=layout, options=options,
-                    sources=job.sources, observer=observer,
+                    sources=job.recording.files if job.recording is not None else (), observer=observer,
                 )  # fmt: skip
         except KeyboardInterrupt:
             stop_interrupted("nothing was kept" if scratch else f"everything measured so far is in {database}")

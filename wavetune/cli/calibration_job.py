@@ -12,10 +12,9 @@ from wavetune.cli.workload_problems import read_problems
 from wavetune.core.config import find_kernel_spec
 from wavetune.measure.replay_runner import ReplayRunner
 from wavetune.measure.runner import Runner
-from wavetune.pipeline.recording import read_recording
+from wavetune.pipeline.recording import Recording, read_recording
 from wavetune.pipeline.strategy import LiveStrategy, ReplayStrategy, Strategy
 from wavetune.plan.sampling import PlanOptions
-from wavetune.store.read_report import FileReport
 
 NO_GPU = (
     "without a GPU, calibrate from recorded measurements: `wavetune calibrate --replay FILE...`; "
@@ -35,8 +34,8 @@ class CalibrationJob:
         Decides the points.
     options : PlanOptions or None
         Budget of a live plan; None for a replay.
-    sources : tuple of FileReport
-        Files of a replay.
+    recording : Recording or None
+        What is replayed; None for a live run.
     connect : callable
         Given the ordinal of the GPU, returns the runner.
     """
@@ -44,23 +43,42 @@ class CalibrationJob:
     key: CalibrationKey
     strategy: Strategy
     options: PlanOptions | None
-    sources: tuple[FileReport, ...]
+    recording: Recording | None
     connect: Callable[[int], Runner]
 
 
-def replay_job(key: CalibrationKey, files: Sequence[Path], skip_bad_rows: bool) -> CalibrationJob:
-    """Read recorded measurements; their account goes to stderr."""
+def replay_job(
+    key: CalibrationKey, files: Sequence[Path], sweeps: Sequence[Path], skip_bad_rows: bool
+) -> CalibrationJob:
+    """Read recorded measurements; their account goes to stderr.
+
+    Parameters
+    ----------
+    key : CalibrationKey
+        What was measured.
+    files : sequence of Path
+        Files whose kind is told by their content.
+    sweeps : sequence of Path
+        Exhaustive sweeps, however few configurations they have.
+    skip_bad_rows : bool
+        Leave impossible rows out.
+    """
     spec = find_kernel_spec(key.kernel)
     recording = read_recording(
-        files, [], spec, key.arch, dtype=key.dtype, layout=key.layout, skip_bad_rows=skip_bad_rows, detect=True
+        files, sweeps, spec, key.arch, dtype=key.dtype, layout=key.layout, skip_bad_rows=skip_bad_rows, detect=True
     )
     for report in recording.files:
         first, *more = report.lines()
         note(f"{first} ({'exhaustive sweep' if report.path in recording.sweeps else 'wave-structured points'})")
         for line in more:
             note(line)
+    if files:
+        note(
+            "the kind of a file given with --replay is told by its content; a sweep of real shapes that is taken for "
+            "points belongs to --oracle, and `wavetune fit --measurements` takes any file for points"
+        )
     runner = ReplayRunner(recording.table, key.arch)
-    return CalibrationJob(key, ReplayStrategy(runner, recording.table), None, recording.files, lambda gpu: runner)
+    return CalibrationJob(key, ReplayStrategy(runner, recording.table), None, recording, lambda gpu: runner)
 
 
 def live_job(key: CalibrationKey, budget_s: float | None, workload: Path | None) -> CalibrationJob:
@@ -71,4 +89,4 @@ def live_job(key: CalibrationKey, budget_s: float | None, workload: Path | None)
         candidate_configs(key), key.arch, dtype=key.dtype, layout=key.layout, options=options,
         workload=[problem.dims for problem in problems],
     )  # fmt: skip
-    return CalibrationJob(key, strategy, options, (), lambda gpu: live_runner(key, gpu, instead=NO_GPU))
+    return CalibrationJob(key, strategy, options, None, lambda gpu: live_runner(key, gpu, instead=NO_GPU))

@@ -64,7 +64,7 @@ def print_result(
     """Print what was measured and fitted, and where it is."""
     failures = Counter(entry.status.value for entry in result.failures)
     document: dict[str, Any] = {
-        **summarise_fit(result.fitted, job.sources, path, seconds),
+        **summarise_fit(result.fitted, job.recording, path, seconds, store),
         "points": result.points,
         "resumed_points": result.resumed,
         "stage_seconds": {name: round(value, 2) for name, value in result.seconds.items()},

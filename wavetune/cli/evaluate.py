@@ -14,6 +14,9 @@ from wavetune.core.config import find_kernel_spec
 from wavetune.runtime.any_model import AnyModel, read_any_model
 from wavetune.runtime.family_file import FamilyFile
 
+MOST = 0.5
+"""Share of choices that a sweep must have measured before figures of them are said to be the model's."""
+
 
 def evaluate_command(
     model: Annotated[Path, typer.Option("--model", metavar="MODEL.json", help="The model file to judge.")],
@@ -31,6 +34,7 @@ def evaluate_command(
     file = read_any_model(model)
     from wavetune.pipeline.recording import read_recording
     from wavetune.report.accuracy import evaluate_model
+    from wavetune.report.evidence import coverage_of
     from wavetune.report.family_accuracy import evaluate_family
 
     spec = find_kernel_spec(file.kernel)
@@ -44,14 +48,23 @@ def evaluate_command(
         if name
     ]
     warnings += [f"{line}" for report in recording.files if report.rows_skipped for line in report.lines()[1:]]
-    for text in warnings:
-        warn(text)
     if isinstance(file, FamilyFile):
         report = evaluate_family(file, recording.table, with_exact=with_exact)
     else:
         report = evaluate_model(file, recording.table, with_exact=with_exact)
     report.require_choices()
-    document = {**report.to_dict(spec.dims), "warnings": warnings}
+    coverage = coverage_of(recording.table, file)
+    document = {**report.to_dict(spec.dims), "is_exhaustive": coverage.is_exhaustive}
+    if document["judged"] < MOST * document["shapes"]:
+        warnings.append(
+            f"{document['unmeasured']} of {document['shapes']} choices were not measured: the figures are of the rest "
+            "alone, and may say little of the model; judge on a sweep of every configuration"
+        )
+    if not coverage.is_exhaustive:
+        warnings.append(coverage.describe())
+    for text in warnings:
+        warn(text)
+    document["warnings"] = warnings
     if as_json:
         emit_json(document)
     else:
@@ -64,23 +77,40 @@ def training_file(model: AnyModel, sha256: str) -> str:
     return next((str(entry.get("name", "unnamed")) for entry in files if entry.get("sha256") == sha256), "")
 
 
+def _of(judged: int, shapes: int) -> str:
+    """Say on how many shapes a figure stands, where it is not all."""
+    return f"(on {judged} of {shapes} shapes) " if judged < shapes else ""
+
+
+def _best_of(document: dict[str, Any], count: int) -> str:
+    """Say what measuring the first of the ranking is worth, where the sweep has measured them."""
+    judged = document[f"top{count}_judged"]
+    if not judged:
+        return f"best of top {count} not measured"
+    return f"{_of(judged, document['shapes'])}best of top {count} {document[f'top{count}_efficiency']:.4f}"
+
+
 def print_accuracy(document: dict[str, Any], dims: tuple[str, ...]) -> None:
     """Print an accuracy report on stdout."""
     efficiency, regret, default = document["efficiency"], document["regret"], document["default_efficiency"]
     sources = ", ".join(f"{count} {source}" for source, count in document["sources"].items())
+    shapes, judged = document["shapes"], document["judged"]
     unmeasured = f"; {document['unmeasured']} choices were not measured" if document["unmeasured"] else ""
+    # The best of few configurations bounds the best there is from one side only.
+    at_most, at_least = ("", "") if document["is_exhaustive"] else ("at most: ", "at least: ")
     rows = (
-        ("shapes", f"{document['shapes']} ({sources}){unmeasured}"),
+        ("shapes", f"{shapes} ({sources}){unmeasured}"),
         (
             "efficiency",
-            f"geomean {efficiency['geomean']:.4f}   5th percentile {efficiency['p5']:.4f}   "
-            f"min {efficiency['min']:.4f}",
+            f"{_of(judged, shapes)}{at_most}geomean {efficiency['geomean']:.4f}   "
+            f"5th percentile {efficiency['p5']:.4f}   min {efficiency['min']:.4f}",
         ),
-        ("regret", f"mean {regret['mean']:.2%}   95th percentile {regret['p95']:.2%}   max {regret['max']:.2%}"),
         (
-            "if measured",
-            f"best of top 3 {document['top3_efficiency']:.4f}   best of top 8 {document['top8_efficiency']:.4f}",
+            "regret",
+            f"{_of(judged, shapes)}{at_least}mean {regret['mean']:.2%}   95th percentile {regret['p95']:.2%}   "
+            f"max {regret['max']:.2%}",
         ),
+        ("if measured", at_most + "   ".join(_best_of(document, count) for count in (3, 8))),
         (
             "prediction",
             f"mean error {document['mape_chosen']:.2%} of the choices   "

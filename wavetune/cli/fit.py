@@ -101,7 +101,7 @@ def fit_command(
             family = _fit_family(recording, kernel, gpu, environment, n_configs, holdout=not no_holdout)
     if kernel == GEMM.name:
         write_model(fitted.file, out)
-        summary = summarise_fit(fitted, recording.files, out, time.perf_counter() - start)
+        summary = summarise_fit(fitted, recording, out, time.perf_counter() - start)
     else:
         write_family(family.file, out)
         summary = summarise_family(family, recording.files, out, time.perf_counter() - start)

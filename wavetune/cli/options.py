@@ -73,10 +73,21 @@ NumericsOption = Annotated[
         help="What results must not depend on: any, deterministic (the run), batch_invariant (the run and m).",
     ),
 ]  # fmt: skip
+
+
+def _refuse_measuring(on_miss: str | None) -> str | None:
+    """Refuse the one policy of the library that a command line has no GPU code for."""
+    if on_miss == "measure":
+        raise typer.BadParameter(
+            "nothing is measured here; give model, default or error, or measure with `wavetune quicktune`"
+        )
+    return on_miss
+
+
 OnMissOption = Annotated[
     str | None,
     typer.Option(
-        "--on-miss", metavar="POLICY",
+        "--on-miss", metavar="POLICY", callback=_refuse_measuring,
         help="Beyond the measured range: model, default or error. Default: $WAVETUNE_ON_MISS, else model.",
         show_default=False,
     ),

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wavetune.cli.output import describe_config, format_sizes, show, two_columns
+from wavetune.cli.output import describe_config, format_sizes, format_us, show, two_columns
 from wavetune.store.read_report import FileReport
 
 if TYPE_CHECKING:
+    from wavetune.pipeline.recording import Recording
     from wavetune.pipeline.refit import FittedModel
 
 N_DISTURBED = 5
-"""Problems with the most disturbed rows that are named in the text; JSON has them all."""
+"""Problems with the most disturbed rows, and readings too fast, that are named in the text; JSON has them all."""
 
 
-def summarise_fit(fitted: FittedModel, files: Iterable[FileReport], out: Path, seconds: float) -> dict[str, Any]:
-    """Return the summary as plain data."""
+def summarise_fit(
+    fitted: FittedModel, recording: Recording | None, out: Path, seconds: float, store: Path | None = None
+) -> dict[str, Any]:
+    """Return the summary as plain data; what was measured just now is in ``store``, and no recording."""
     model, estimator = fitted.file, fitted.estimator
     screening = estimator.screening_
     disturbed = [
         {
-            **dict(zip(estimator.spec.dims, estimator.measured_dims_[entry.problem].tolist(), strict=True)),
+            **dict(zip(estimator.spec.dims, entry.dims, strict=True)),
             "rows": entry.rows,
             "slowdown": round(entry.factor, 3),
         }
@@ -35,11 +39,23 @@ def summarise_fit(fitted: FittedModel, files: Iterable[FileReport], out: Path, s
         "kernel": model.kernel,
         "dtype": model.dtype,
         "layout": model.layout,
-        "files": [describe_file(report) for report in files],
+        "files": [describe_file(report) for report in (recording.files if recording is not None else ())],
         "rows": model.provenance["rows"],
         "problems": len(estimator.measured_dims_),
         "disturbed_rows": int(screening.disturbed.sum()) if screening is not None else 0,
         "disturbed": disturbed,
+        "too_fast": [
+            {
+                "file": str(store)
+                if recording is None
+                else recording.file_of(entry.dims, entry.config, entry.latency_us),
+                **dict(zip(estimator.spec.dims, entry.dims, strict=True)),
+                "config": dict(entry.config),
+                "latency_us": round(entry.latency_us, 4),
+                "factor": round(entry.factor, 3),
+            }
+            for entry in fitted.too_fast
+        ],
         "configs": {
             "fitted": len(estimator.configs_),
             "too_few_rows": len(estimator.too_few_rows_),
@@ -86,6 +102,15 @@ def _lines(summary: dict[str, Any]) -> Iterable[tuple[str, str]]:
         for entry in summary["disturbed"][:N_DISTURBED]:
             sizes = format_sizes([entry[name] for name in ("m", "n", "k") if name in entry])
             yield "", f"{sizes}: {entry['rows']} rows, {entry['slowdown']:.2f} times too slow"
+    if summary["too_fast"]:
+        yield "too fast", f"{len(summary['too_fast']):,} readings kept out of the exact answers; measure them again"
+        for entry in summary["too_fast"][:N_DISTURBED]:
+            sizes = format_sizes([entry[name] for name in ("m", "n", "k") if name in entry])
+            yield (
+                "",
+                f"{entry['file']}: {sizes}, {describe_config(entry['config'])}: {format_us(entry['latency_us'])} us, "
+                f"{entry['factor']:.2f} times faster than its model",
+            )
     configs = summary["configs"]
     few = f", {configs['too_few_rows']} left out for too few rows" if configs["too_few_rows"] else ""
     yield "configs", f"{configs['survivors']} kept of {configs['fitted']} fitted{few}"
@@ -102,14 +127,17 @@ def describe_accuracy(held_out: dict[str, Any] | None) -> str:
     efficiency, default = held_out["efficiency"], held_out["default_efficiency"]
     # Files from before 2026-11-30 tell the error near the best only.
     error = held_out.get("mape_chosen", held_out["mape_near_best"])
+    # What was not measured is unknown.
+    judged = held_out.get("top3_judged", held_out["shapes"])
+    on = f" (on {judged} shapes)" if judged < held_out["shapes"] else ""
     return (
         f"{held_out['shapes']} shapes at {_percent(efficiency['geomean'])} of the best "
         f"(5th percentile {_percent(efficiency['p5'])}, worst {_percent(efficiency['min'])}), "
-        f"best of top 3 {_percent(held_out['top3_efficiency'])}; "
+        f"best of top 3 {_percent(held_out['top3_efficiency'])}{on}; "
         f"prediction error {_percent(error)}; default config {_percent(default['geomean'])}"
     )
 
 
 def _percent(value: float | None) -> str:
-    """Return a share as text; a file has None where there was nothing to average."""
-    return "-" if value is None else f"{value:.1%}"
+    """Return a share as text; where there was nothing to average, a file has None and a fit NaN."""
+    return "-" if value is None or math.isnan(value) else f"{value:.1%}"

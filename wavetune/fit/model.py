@@ -293,9 +293,8 @@ class WaveLatencyModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         self.evidence_ = NearbyEvidence(dims, index, rest, training.weight[rows], len(self.configs_))
 
     def _screen(self, training: _Training) -> Screening:
-        problem_index = np.unique(training.dims, axis=0, return_inverse=True)[1].reshape(-1)
         predicted = self._corrected(training.dims, training.config_index)
-        return screen_rows(training.latency_us, predicted, training.config_index, problem_index)
+        return screen_rows(training.latency_us, predicted, training.config_index, training.dims)
 
     def _corrected(self, dims: IntArray, config_index: IntArray) -> FloatArray:
         """Predict any fitted configuration with the undistilled correction."""

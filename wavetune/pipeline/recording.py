@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from wavetune.core.arch import ArchSpec
-from wavetune.core.config import KernelSpec
+from wavetune.core.config import KernelConfig, KernelSpec
 from wavetune.errors import MeasurementError
 from wavetune.store.csv_io import ReadResult, read_measurements
 from wavetune.store.read_report import FileReport
@@ -39,6 +39,15 @@ class Recording:
     table: MeasurementTable
     files: tuple[FileReport, ...]
     sweeps: frozenset[str]
+
+    def file_of(self, dims: tuple[int, ...], config: KernelConfig, latency_us: float) -> str:
+        """Return the path of the file with a reading; of several of one problem and configuration, the nearest."""
+        table = self.table
+        index = next(index for index, entry in enumerate(table.configs) if entry.config == config)
+        rows = np.flatnonzero((table.config_index == index) & (table.dims == dims).all(axis=1))
+        row = rows[np.argmin(np.abs(table.latency_us[rows] - latency_us))]
+        last_rows = np.cumsum([report.rows_kept for report in self.files])
+        return self.files[int(np.searchsorted(last_rows, row, side="right"))].path
 
 
 def read_recording(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from joblib import Parallel, delayed
 
 import wavetune
@@ -21,6 +22,7 @@ from wavetune.runtime.model_file import ModelFile
 from wavetune.store.read_report import FileReport
 from wavetune.store.table import MeasurementTable
 from wavetune.tables.build import build_model_file
+from wavetune.tables.too_fast import FastReading, find_too_fast
 
 PARALLEL_ROWS = 10_000
 """Rows from which judging has a process of its own: starting one takes one to two seconds."""
@@ -60,11 +62,14 @@ class FittedModel:
     held_out : AccuracyReport or None
         Accuracy of a model fitted without one part of the realistic layers, on that part; None if there are no
         realistic layers, or too few.
+    too_fast : tuple of FastReading
+        Readings that are in no exact answer, because they are too fast to be true.
     """
 
     estimator: WaveLatencyModel
     file: ModelFile
     held_out: AccuracyReport | None
+    too_fast: tuple[FastReading, ...] = ()
 
 
 def fit_model_file(
@@ -116,13 +121,16 @@ def fit_model_file(
     if held_out is not None:
         headline = held_out.to_dict(table.spec.dims)
         accuracy["held_out"] = without_nan({k: v for k, v in headline.items() if k not in ("worst", "sources")})
+    too_fast = find_too_fast(estimator, table)
+    is_credible = np.ones(len(table), dtype=np.bool_)
+    is_credible[[reading.row for reading in too_fast]] = False
     file = build_model_file(
         estimator,
-        table,
+        table.select(is_credible),
         provenance=_provenance(table, estimator, sources, environment or {}, options, created),
         accuracy=accuracy,
     )
-    return FittedModel(estimator, file, held_out)
+    return FittedModel(estimator, file, held_out, too_fast)
 
 
 def hold_out(table: MeasurementTable, estimator: WaveLatencyModel, fold: int = 0) -> AccuracyReport | None:

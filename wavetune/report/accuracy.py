@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,7 +52,7 @@ class ShapeResult:
         Latency of the choice as predicted and as measured (NaN if unmeasured), and of the best.
     default_us, top3_us, top8_us : float
         Measured latency of the model's default configuration, and of the fastest among the best three (eight) of the
-        ranking; NaN if unmeasured.
+        ranking; NaN if one of those was not measured.
     """
 
     dims: tuple[int, ...]
@@ -80,7 +81,8 @@ class AccuracyReport:
     results : tuple of ShapeResult
         One a problem, in the order of the sizes.
     top3_efficiency, top8_efficiency : float
-        Geometric-mean efficiency if the best three (eight) of the ranking were measured and the fastest kept.
+        Geometric-mean efficiency if the best three (eight) of the ranking were measured and the fastest kept, over the
+        problems where the sweep has all of them.
     mape_chosen : float
         Mean absolute relative error of the chosen configurations' predicted latencies.
     mape_near_best : float
@@ -98,6 +100,10 @@ class AccuracyReport:
     mape_near_best: float
     unmeasured: int
     default_efficiency: Efficiency
+
+    def known(self, latency: str) -> int:
+        """Return on how many problems a latency, such as ``top3_us`` of `ShapeResult`, was measured."""
+        return sum(not math.isnan(getattr(result, latency)) for result in self.results)
 
     @property
     def sources(self) -> dict[str, int]:
@@ -145,10 +151,13 @@ class AccuracyReport:
         """Return the report as plain data; NaN where there is nothing to average."""
         return {
             "shapes": len(self.results),
+            "judged": self.known("measured_us"),
             "efficiency": rounded(self.efficiency),
             "regret": rounded(self.regret),
             "top3_efficiency": round(self.top3_efficiency, 5),
+            "top3_judged": self.known("top3_us"),
             "top8_efficiency": round(self.top8_efficiency, 5),
+            "top8_judged": self.known("top8_us"),
             "mape_chosen": round(self.mape_chosen, 5),
             "mape_near_best": round(self.mape_near_best, 5),
             "default_efficiency": rounded(self.default_efficiency),
@@ -266,11 +275,11 @@ class SweepJudge:
         position = self._position
         winner = int(np.nanargmin(measured))
         best_us = float(measured[winner])
-        columns = [position[config] for config in ranking if config in position]
 
         def of(config: KernelConfig) -> float:
             return float(measured[position[config]]) if config in position else math.nan
 
+        tops = [of(config) for config in islice(ranking, 8)]
         self.results.append(
             ShapeResult(
                 dims,
@@ -281,8 +290,8 @@ class SweepJudge:
                 of(choice.config),
                 best_us,
                 default_us=of(self._default),
-                top3_us=fastest(measured[columns[:3]]),
-                top8_us=fastest(measured[columns[:8]]),
+                top3_us=fastest(tops[:3]),
+                top8_us=fastest(tops),
             )
         )
         for config, latency_us in predicted_us.items():
@@ -339,10 +348,9 @@ def summarise_results(results: Sequence[ShapeResult], errors: Sequence[float]) -
     )
 
 
-def fastest(measured: FloatArray) -> float:
-    """Return the least latency that is known; NaN for none."""
-    known = _known(measured)
-    return float(known.min()) if len(known) else float("nan")
+def fastest(measured: Sequence[float]) -> float:
+    """Return the least latency; NaN if one of them is unknown, since that might be it, or if there is none."""
+    return float(np.min(measured)) if measured else math.nan
 
 
 def _known(values: FloatArray) -> FloatArray:

@@ -79,8 +79,9 @@ def residuals(model: ModelFile, predictions: Predictions) -> DataTable:
 
 def disturbed_rows(predictions: Predictions) -> DataTable:
     """Look for readings that the host slowed down, among the rows of modelled configurations in measuring order."""
-    screening = screen_rows(predictions.measured_us, predictions.predicted_us, predictions.form, predictions.problem)
-    rows = [(*predictions.problems[entry.problem].tolist(), entry.rows, entry.factor) for entry in screening.problems]
+    dims = predictions.problems[predictions.problem]
+    screening = screen_rows(predictions.measured_us, predictions.predicted_us, predictions.form, dims)
+    rows = [(*entry.dims, entry.rows, entry.factor) for entry in screening.problems]
     return make_table(
         "disturbed",
         "Rows of the sweep that read too slow in a run, so that the host is to blame, by problem",

@@ -21,7 +21,7 @@ from wavetune.report.anatomy import dissect
 from wavetune.report.breakdown import accuracy_by_stratum, disturbed_rows, residuals, scatter
 from wavetune.report.datatable import DataTable, make_table
 from wavetune.report.decisions import decision_map, regret_distribution, regret_map
-from wavetune.report.evidence import Seen, classify, describe_coverage, describe_evidence
+from wavetune.report.evidence import Seen, classify, coverage_of, describe_evidence
 from wavetune.report.metrics import geometric_mean, rounded, without_nan
 from wavetune.report.noise import replay_noise
 from wavetune.report.predictions import Predictions, predict_sweep
@@ -223,8 +223,8 @@ def _facts(
 ) -> dict[str, Any]:
     model = inputs.model
     held_out, evidence = describe_evidence(seen)
-    per_shape = int(np.median(np.bincount(inputs.sweep.problems()[1])))
-    evidence += describe_coverage(per_shape, len(inputs.sweep.configs))
+    coverage = coverage_of(inputs.sweep, model)
+    evidence = " ".join(filter(None, (evidence, coverage.describe())))
     facts = {
         "model": {
             "kernel": model.kernel, "dtype": model.dtype, "layout": model.layout, "arch": model.arch,
@@ -237,7 +237,7 @@ def _facts(
         "evidence": {
             "held_out": held_out, "text": evidence, "seen": dict(Counter(str(kind) for kind in seen)),
             "files": [vars(entry) for entry in inputs.sweep_files], "rows": len(inputs.sweep),
-            "configs": len(inputs.sweep.configs), "configs_per_shape": per_shape,
+            "configs": len(inputs.sweep.configs), "configs_per_shape": coverage.per_shape,
             "layers": len({result.dims[1:] for result in report.results}),
         },
         "headline": {
@@ -245,6 +245,7 @@ def _facts(
             "efficiency": rounded(report.efficiency), "regret": rounded(report.regret),
             "top1_rate": report.hit_rate(1), "top3_rate": report.hit_rate(3), "top8_rate": report.hit_rate(8),
             "top3_efficiency": report.top3_efficiency, "top8_efficiency": report.top8_efficiency,
+            "top3_judged": report.known("top3_us"), "top8_judged": report.known("top8_us"),
             "mape_chosen": report.mape_chosen, "mape_near_best": report.mape_near_best,
             "never_slower_rate": report.never_slower_rate,
             "default_efficiency": rounded(report.default_efficiency), "sources": report.sources,

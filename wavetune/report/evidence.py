@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
+from wavetune.runtime.any_model import AnyModel
 from wavetune.runtime.model_file import ModelFile
+from wavetune.store.table import MeasurementTable
 
 EXHAUSTIVE_SHARE = 0.5
 """TMA configurations cannot run on every shape; the exhaustive sweeps recorded so far have all or nearly all."""
@@ -51,22 +56,42 @@ def classify(
     return [_classify_one(tuple(dims), known, layers) for dims in problems]
 
 
-def describe_coverage(per_shape: int, n_configs: int) -> str:
-    """Say that a sweep is not exhaustive; empty if the median shape has at least `EXHAUSTIVE_SHARE` of them.
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of what there is to choose from a sweep has measured.
 
     Parameters
     ----------
     per_shape : int
         Median number of configurations that a shape was measured with.
     n_configs : int
-        Different configurations in the sweep.
+        Different configurations of the sweep and the model together.
     """
-    if per_shape >= EXHAUSTIVE_SHARE * n_configs:
-        return ""
-    return (
-        f" Half of the shapes were measured with {per_shape} or fewer of {n_configs} configurations: the best of those "
-        "need not be the best, and losses are larger than they look here."
-    )
+
+    per_shape: int
+    n_configs: int
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether the median shape has at least `EXHAUSTIVE_SHARE` of them."""
+        return self.per_shape >= EXHAUSTIVE_SHARE * self.n_configs
+
+    def describe(self) -> str:
+        """Say that the sweep is not exhaustive; empty if it is."""
+        if self.is_exhaustive:
+            return ""
+        return (
+            f"Half of the shapes were measured with {self.per_shape} or fewer of {self.n_configs} configurations: the "
+            "best of those need not be the best, and losses are larger than they look here."
+        )
+
+
+def coverage_of(sweep: MeasurementTable, model: AnyModel) -> Coverage:
+    """Return how much of what a model chooses from, and of what a sweep has anywhere, its shapes were measured with."""
+    _, latency_us = sweep.latency_matrix()
+    per_shape = np.count_nonzero(~np.isnan(latency_us), axis=1)
+    configs = {entry.config for entry in sweep.configs} | {form.config for form in model.forms}
+    return Coverage(int(np.median(per_shape)), len(configs))
 
 
 def _classify_one(

@@ -213,13 +213,14 @@ def parse_rows(
     text = decode_text(data, reject)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        header = [name.strip() for name in next(reader, [])]
+        first = next(reader, [])
+        header = [name.strip() for name in first]
         if not any(header):
             reject.bad_file("the file is empty", "expected a header line and rows")
         column = _find_columns(header, spec, reject)
         names = tuple(name for name in column if name in spec.fields or name in COMPILED_COLUMNS)
         configs = _Configs(spec, names, arch)
-        parts = list(_parse_chunks(reader, len(header), column, configs, reject, asked))
+        parts = list(_parse_chunks(reader, first, column, configs, reject, asked))
     except csv.Error as error:
         reject.bad_file(f"not a CSV file ({error})", "expected comma-separated cells", reader.line_num)
     rows_read = sum(part.rows_read for part in parts)
@@ -252,14 +253,16 @@ def _find_columns(header: list[str], spec: KernelSpec, reject: Rejection) -> dic
 
 def _parse_chunks(
     reader: Iterator[list[str]],
-    n_cells: int,
+    header: list[str],
     column: dict[str, int],
     configs: _Configs,
     reject: Rejection,
     asked: Mapping[str, str],
 ) -> Iterator[FileRows]:
+    n_cells = len(header)
     dimensions, latencies = _Dimensions(), _Latencies()
-    numbered = ((reader.line_num, row) for row in reader if row)  # type: ignore[attr-defined]
+    # Files that were written one behind the other have their header again.
+    numbered = ((reader.line_num, row) for row in reader if row and row != header)  # type: ignore[attr-defined]
     while chunk := list(islice(numbered, CHUNK_ROWS)):
         bad: dict[int, str] = {
             line: f"{len(row)} cells where the header has {n_cells}" for line, row in chunk if len(row) != n_cells
