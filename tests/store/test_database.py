@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> Iterator[MeasurementStore]:
 
 def test_what_was_recorded_is_there_after_reopening(store: MeasurementStore) -> None:
     """What was recorded is there after reopening."""
-    batch = [success(1), failure(2), success(3, stratum="layer")]
+    batch = [success(1), failure(2, Status.WRONG_RESULT), success(3, stratum="layer")]
     store.record(batch)
     store.close()
     with MeasurementStore(store.path, ENVIRONMENT) as again:
@@ -59,6 +59,13 @@ def test_what_was_recorded_is_there_after_reopening(store: MeasurementStore) -> 
         assert again.compiled_configs() == (COMPILED,)
         assert again.environment() == ENVIRONMENT
         assert again.done_points() == {Point(entry.problem, entry.config, entry.stratum) for entry in batch}
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
+def test_failures_that_may_pass_are_tried_again(store: MeasurementStore, status: Status) -> None:
+    """What a busy host or a full memory prevented is measured on resuming; what compiles wrongly is not."""
+    store.record([failure(1, status)])
+    assert bool(store.done_points()) == (status not in (Status.LAUNCH_ERROR, Status.OUT_OF_MEMORY))
 
 
 def test_a_point_recorded_again_is_not_there_twice(store: MeasurementStore) -> None:

@@ -18,7 +18,7 @@ from wavetune.core.problem import Problem
 from wavetune.errors import MeasurementError, StoreError
 from wavetune.store.connection import StoreConnection
 from wavetune.store.csv_io import write_measurements
-from wavetune.store.record import CompiledConfig, Measurement, Point, Status, make_problem
+from wavetune.store.record import PASSING, CompiledConfig, Measurement, Point, Status, make_problem
 from wavetune.store.row_codec import (
     SELECT,
     UPSERT,
@@ -155,7 +155,11 @@ class MeasurementStore:
 
     def done_points(self) -> frozenset[Point]:
         """Return the points that need no measuring any more: successes, and failures that would only fail again."""
-        return frozenset(Point(entry.problem, entry.config, entry.stratum) for entry in self.measurements())
+        return frozenset(
+            Point(entry.problem, entry.config, entry.stratum)
+            for entry in self.measurements()
+            if entry.status not in PASSING
+        )
 
     def to_table(
         self, spec: KernelSpec, *, dtype: str, layout: str = "nk", exhaustive_strata: Collection[str] = ()

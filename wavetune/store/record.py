@@ -28,6 +28,10 @@ class Status(StrEnum):
     NOT_RECORDED = "not_recorded"
 
 
+PASSING = frozenset({Status.LAUNCH_ERROR, Status.OUT_OF_MEMORY})
+"""Failures that another run may not have: the host was busy, or another process held the memory."""
+
+
 _FROM_DIMS: Mapping[str, Callable[[tuple[int, ...], str, str], Problem]] = {
     cls.kernel: cls.from_dims for cls in (AttentionProblem, AttentionDecodeProblem, GroupedGemmProblem)
 }
