@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, spaced_lengths, spread_of
 from wavetune.core.config import KernelConfig
-from wavetune.errors import CaptureError, NoModelError
+from wavetune.errors import CaptureError
 from wavetune.kernels import attention, attention_decode
 from wavetune.kernels.attention_operands import AttentionDecodeOperands, AttentionOperands
 from wavetune.kernels.attention_space import decode_fallback_configs, fallback_configs, first_legal
@@ -18,22 +17,15 @@ from wavetune.kernels.call import IS_INTERPRETED, KernelCall, find_loaded
 from wavetune.kernels.launch_cache import LaunchCache
 from wavetune.launch.attention_checks import check_starts
 from wavetune.launch.checks import SUPPORTED_DTYPES
+from wavetune.launch.choices import Choices
 from wavetune.launch.gpu import LaunchGpu, current_stream, find_gpu
 from wavetune.mapping.attention import decode_workspace_size
 from wavetune.mapping.attention_shape import AnyAttentionProblem
 from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.attention_choice import choose_attention
-from wavetune.runtime.settings import Settings, settings
-
-MAX_CHOICES = 8192
-"""Choices that are kept; all are dropped when there are more, or when settings change."""
-
-_log = logging.getLogger("wavetune")
 
 _launches = LaunchCache()
-_choices: dict[tuple[AnyAttentionProblem, LaunchGpu], KernelConfig] = {}
-_choices_settings: list[Settings] = []
-_logged: set[tuple[str, ...]] = set()
+_choices = Choices()
 
 
 def run_attention(
@@ -179,29 +171,14 @@ def choose_config_for(
     problem: AnyAttentionProblem, gpu: LaunchGpu, fallback: Callable[[], KernelConfig]
 ) -> KernelConfig:  # fmt: skip
     """Return the model's choice, or without a model that of the fixed rule; the latter is logged once."""
-    now = settings()
-    if not _choices_settings or _choices_settings[0] is not now:
-        _choices_settings[:] = [now]
-        _choices.clear()
     key = (problem, gpu)
-    known = _choices.get(key)
-    if known is not None:
-        return known
-    try:
-        if gpu.device is None:
-            raise NoModelError(f"{gpu.arch.name} is not a known GPU")
-        num_sms = gpu.device.num_sms if gpu.device.is_scaled else None
-        config = choose_attention(problem, arch=gpu.device.arch.name, num_sms=num_sms).config
-    except NoModelError as error:
-        config = fallback()
-        about = (problem.kernel, problem.dtype, problem.layout, gpu.arch.name)
-        if about not in _logged:
-            _logged.add(about)
-            _log.warning("launching configurations that nobody tuned: %s", error)
-    if len(_choices) >= MAX_CHOICES:
-        _choices.clear()
-    _choices[key] = config
-    return config
+    return _choices.get(key) or _choices.add(
+        key,
+        problem,
+        gpu,
+        lambda arch, num_sms: choose_attention(problem, arch=arch, num_sms=num_sms).config,
+        lambda reason: fallback(),
+    )
 
 
 def _launch(

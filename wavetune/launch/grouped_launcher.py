@@ -17,22 +17,17 @@ from wavetune.kernels.grouped_gemm_dispatch import describe_call, illegal_reason
 from wavetune.kernels.grouped_gemm_operands import GroupedGemmOperands
 from wavetune.kernels.grouped_gemm_space import grouped_fallback_configs
 from wavetune.launch.checks import SUPPORTED_DTYPES, check_device, check_sizes
+from wavetune.launch.choices import Choices
 from wavetune.launch.gpu import LaunchGpu, find_gpu
 from wavetune.launch.grouped_scales import view_scales
 from wavetune.launch.unusable import UNUSABLE
 from wavetune.mapping.grouped_gemm import widest_groups
 from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.grouped_choice import choose_grouped_gemm, choose_grouped_gemm_for_graph, rank_grouped_gemm
-from wavetune.runtime.settings import Settings, settings
-
-MAX_CHOICES = 8192
-"""Choices that are kept; all are dropped when there are more, or when settings change."""
 
 _log = logging.getLogger("wavetune")
 
-_choices: dict[tuple[object, ...], KernelConfig] = {}
-_choices_settings: list[Settings] = []
-_logged: set[tuple[str, ...]] = set()
+_choices = Choices()
 _unusable: set[tuple[object, ...]] = set()
 
 
@@ -145,35 +140,20 @@ def is_loaded(operands: GroupedGemmOperands, config: KernelConfig, gpu: LaunchGp
 
 def _choose(problem: GroupedGemmProblem, gpu: LaunchGpu, is_known: bool, top_k: int) -> KernelConfig:
     """Return the model's choice, or without a model that of the fixed rule; the latter is logged once."""
-    now = settings()
-    if not _choices_settings or _choices_settings[0] is not now:
-        _choices_settings[:] = [now]
-        _choices.clear()
+
+    def choose(arch: str, num_sms: int | None) -> KernelConfig:
+        if is_known:
+            return choose_grouped_gemm(problem, arch=arch, num_sms=num_sms).config
+        return choose_grouped_gemm_for_graph(
+            problem.tokens, problem.experts, problem.n, problem.k, top_k=top_k or None, dtype=problem.dtype,
+            layout=problem.layout, alignment=problem.alignment, arch=arch, num_sms=num_sms,
+        )  # fmt: skip
+
     key = (problem, gpu, is_known, top_k)
     known = _choices.get(key)
     if known is not None:
         return known
-    try:
-        if gpu.device is None:
-            raise NoModelError(f"{gpu.arch.name} is not a known GPU")
-        arch, num_sms = gpu.device.arch.name, gpu.device.num_sms if gpu.device.is_scaled else None
-        if is_known:
-            config = choose_grouped_gemm(problem, arch=arch, num_sms=num_sms).config
-        else:
-            config = choose_grouped_gemm_for_graph(
-                problem.tokens, problem.experts, problem.n, problem.k, top_k=top_k or None, dtype=problem.dtype,
-                layout=problem.layout, alignment=problem.alignment, arch=arch, num_sms=num_sms,
-            )  # fmt: skip
-    except NoModelError as error:
-        config = _first_fallback(problem, gpu, error)
-        about = (problem.dtype, problem.layout, gpu.arch.name)
-        if about not in _logged:
-            _logged.add(about)
-            _log.warning("launching configurations that nobody tuned: %s", error)
-    if len(_choices) >= MAX_CHOICES:
-        _choices.clear()
-    _choices[key] = config
-    return config
+    return _choices.add(key, problem, gpu, choose, lambda reason: _first_fallback(problem, gpu, reason))
 
 
 def _first_fallback(problem: GroupedGemmProblem, gpu: LaunchGpu, reason: NoModelError) -> KernelConfig:

@@ -14,6 +14,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return a list that receives (operands, configuration) of every launch."""
     from wavetune.kernels.launch_cache import LaunchCache
     from wavetune.launch import attention_launcher
+    from wavetune.launch.choices import Choices
 
     seen: list[object] = []
     launch = attention_launcher._launch
@@ -24,5 +25,5 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(attention_launcher, "_launch", record)
     monkeypatch.setattr(attention_launcher, "_launches", LaunchCache())
-    monkeypatch.setattr(attention_launcher, "_choices", {})
+    monkeypatch.setattr(attention_launcher, "_choices", Choices())
     return seen

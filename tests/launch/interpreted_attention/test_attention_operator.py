@@ -147,9 +147,6 @@ def test_a_decode_step_is_the_last_query_of_a_prefill(max_length: int | None) ->
 
 def test_the_fixed_rule_answers_without_a_model(launched: list, caplog: pytest.LogCaptureFixture) -> None:
     """One warning a kernel; few queries get a small tile, few CTAs get splits."""
-    from wavetune.launch import attention_launcher
-
-    attention_launcher._logged.clear()
     with caplog.at_level(logging.WARNING, "wavetune"):
         for _ in range(2):
             attention(random(1, 2, 5, 64), random(1, 2, 30, 64), random(1, 2, 30, 64))

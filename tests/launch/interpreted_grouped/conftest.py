@@ -13,6 +13,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return a list that receives (problem, configuration) of every launch."""
     from wavetune.launch import grouped_launcher
+    from wavetune.launch.choices import Choices
 
     seen: list[object] = []
     launch = grouped_launcher.launch_operands
@@ -22,5 +23,5 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         launch(operands, config, arch)
 
     monkeypatch.setattr(grouped_launcher, "launch_operands", record)
-    monkeypatch.setattr(grouped_launcher, "_choices", {})
+    monkeypatch.setattr(grouped_launcher, "_choices", Choices())
     return seen
