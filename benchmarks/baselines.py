@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed, parallel_config
 from nvidia_heuristics import suggest
+from rivals import FourTermForm, PaperScheme, RooflineAndWaves
 from tutorial_list import tutorial_configs
 
 from wavetune.core.arch import find_arch
@@ -34,7 +35,6 @@ from wavetune.report.baselines import BoostedLatency, best_fixed_latency
 from wavetune.report.document import decision_us
 from wavetune.report.metrics import summarise_efficiency
 from wavetune.report.noise import replay_noise
-from wavetune.report.rivals import FourTermForm, PaperScheme, RooflineAndWaves
 from wavetune.runtime.codec import read_model
 from wavetune.runtime.model_file import ModelFile
 from wavetune.store.table import FloatArray, MeasurementTable

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from live_timing import in_us
+from moe_default import nearest_grouped_config, vllm_moe_config
 
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
@@ -25,7 +26,6 @@ from wavetune.mapping.grouped_gemm import map_grouped_gemm
 from wavetune.plan.expert_layers import HOLDOUT_BLOCKS, expert_layers
 from wavetune.plan.grouped_plan import could_win
 from wavetune.report.metrics import geometric_mean
-from wavetune.report.moe_default import nearest_grouped_config, vllm_moe_config
 from wavetune.store.record import CompiledConfig
 from wavetune.store.table import MeasurementTable
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from made_up_report import held_out_sweep, table_of
+from rivals import MAX_ACCUMULATORS, FourTermForm, PaperScheme, RooflineAndWaves
 from synthetic_gpu import SyntheticGpu
 
 from wavetune.core.arch import find_arch
@@ -13,7 +14,6 @@ from wavetune.core.dtype import find_dtype
 from wavetune.errors import MeasurementError
 from wavetune.fit.points import GemmGeometry
 from wavetune.report.baselines import BoostedLatency, best_fixed_latency, boosted_choice_latency
-from wavetune.report.rivals import MAX_ACCUMULATORS, FourTermForm, PaperScheme, RooflineAndWaves
 from wavetune.store.record import CompiledConfig
 from wavetune.store.table import FloatArray, IntArray, MeasurementTable, sort_configs
 

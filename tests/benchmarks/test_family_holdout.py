@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import family_holdout
 import numpy as np
 import pytest
+from grouped_rivals import GroupedRivals, experts_per_token
 from simulated_attention import ARCH, SimulatedAttention
 from simulated_grouped import SimulatedGrouped, simulated_us
 
-pytest.importorskip("triton")
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-if not BENCHMARKS.is_dir():
-    pytest.skip("the benchmarks are in the source tree only", allow_module_level=True)
-sys.path.append(str(BENCHMARKS))
-
-import family_holdout  # noqa: E402
-from grouped_rivals import GroupedRivals, experts_per_token  # noqa: E402
-
-from wavetune.core.config import KernelConfig, find_kernel_spec  # noqa: E402
-from wavetune.core.problem import Problem  # noqa: E402
-from wavetune.pipeline.family_calibration import FamilyCalibration, calibrate_family  # noqa: E402
-from wavetune.pipeline.family_jobs import find_job  # noqa: E402
-from wavetune.store.database import MeasurementStore  # noqa: E402
-from wavetune.store.table import MeasurementTable  # noqa: E402
+from wavetune.core.config import KernelConfig, find_kernel_spec
+from wavetune.core.problem import Problem
+from wavetune.pipeline.family_calibration import FamilyCalibration, calibrate_family
+from wavetune.pipeline.family_jobs import find_job
+from wavetune.store.database import MeasurementStore
+from wavetune.store.table import MeasurementTable
 
 LAYOUTS = {"grouped_gemm": "nk", "attention": "d128", "attention_decode": "d128"}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from moe_default import nearest_grouped_config, vllm_moe_config
 
 from wavetune.core.arch import find_arch
 from wavetune.core.config import GROUPED_GEMM
 from wavetune.core.grouped_problem import GroupedGemmProblem
 from wavetune.errors import ConfigError, ProblemError
 from wavetune.kernels.grouped_gemm_space import grouped_space
-from wavetune.report.moe_default import nearest_grouped_config, vllm_moe_config
 
 FIELDS = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
 
