@@ -35,7 +35,7 @@ def eager(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activatio
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.parametrize("activation", FUNCTIONS)
+@pytest.mark.parametrize("activation", ["none", "gelu"])
 def test_opcheck(activation: str, requires_grad: bool) -> None:
     """Torch's own test of schema, fake kernel, autograd registration and dynamic tracing."""
     a, weight, bias = (random(*shape, requires_grad=requires_grad) for shape in ((2, 5, 32), (24, 32), (24,)))
