@@ -12,7 +12,6 @@ such readings are thrown away (see `wavetune.measure.cuda_timing`), and in the e
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import math
 import threading
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from wavetune.core.config import GEMM, KernelConfig
 from wavetune.errors import WavetuneError
 from wavetune.launch import capture
-from wavetune.measure.environment import timing_lock
+from wavetune.measure.environment import collector_paused, timing_lock
 from wavetune.runtime.measurer import MeasuredChoice, MeasureRequest, register_measurer
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class LiveMeasurer:
             if not bound:
                 raise NotMeasuredError("no candidate can be launched")
             deadline = session.began + session.compile_s + budget_ms / 1e3
-            with self._lock(session.gpu, session.lock_identity), _collector_paused():
+            with self._lock(session.gpu, session.lock_identity), collector_paused():
                 timings = Contest(bound, session.timer, deadline, on_failure, self._clock).run()
             choice = pick(list(timings), list(timings.values()), request.margin, session.kernel_source)
         logger.info(
@@ -207,18 +206,6 @@ def _one_at_a_time(budget_ms: float) -> Iterator[None]:
         yield
     finally:
         _MEASURING.release()
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep the garbage collector from running between two launches."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _drop(request: MeasureRequest, config: KernelConfig, error: Exception) -> None:

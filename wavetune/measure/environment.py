@@ -7,6 +7,7 @@ throttling) is stored as evidence and never reaches a model.
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -128,6 +129,18 @@ def gpu_state(gpu: int = 0) -> GpuState:
             power_w=power_mw / 1000.0,
             throttle_reasons=tuple(name for bit, name in _THROTTLE_REASONS.items() if reasons & bit),
         )
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from running between two launches."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from triton import knobs
 
@@ -18,7 +17,7 @@ from wavetune.launch.autotune.stopwatch import CudaStopwatch, Stopwatch
 from wavetune.launch.autotune.tables import Place
 from wavetune.launch.live import NotMeasuredError
 from wavetune.measure.cuda_timing import lock_identity
-from wavetune.measure.environment import timing_lock
+from wavetune.measure.environment import collector_paused, timing_lock
 from wavetune.runtime.device import cuda_device, resolve_device
 
 LOCK_POLL_S = 0.005
@@ -103,7 +102,7 @@ class CudaBench:
         if not self._measuring.acquire(timeout=budget_ms / 1e3):
             raise NotMeasuredError("another thread is measuring")
         try:
-            with _patient_lock(index, deadline), capture.sparing_captures(), _collector_paused():
+            with _patient_lock(index, deadline), capture.sparing_captures(), collector_paused():
                 yield CudaStopwatch(index, l2_bytes)
         finally:
             self._measuring.release()
@@ -148,15 +147,3 @@ def _patient_lock(gpu: int, deadline: float) -> Iterator[None]:
                     raise NotMeasuredError(str(error)) from None
                 time.sleep(LOCK_POLL_S)
         yield
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[Any]:
-    """Keep the garbage collector from running between two launches."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
