@@ -42,6 +42,16 @@ def test_a_plan_of_the_real_space(layout: str) -> None:
     assert plans["fp8"] < plans["bf16"]
 
 
+def test_gated_weights_calibrate(tmp_path: Path) -> None:
+    """Their n is even wherever a problem is made up on the way from measurements to a model."""
+    runner = SimulatedGrouped()
+    job = grouped_job([entry.config for entry in runner.compiled], ARCH, dtype="bf16", layout="gated", n_problems=40)
+    with MeasurementStore(tmp_path / "store.sqlite", runner.environment()) as store:
+        result = calibrate_family(runner, job, store)
+    assert (result.file.dtype, result.file.layout) == ("bf16", "gated")
+    assert {point.problem.layout for point in runner.measured} == {"gated"}
+
+
 def test_a_gpu_without_e4m3_has_an_empty_plan() -> None:
     """There is nothing to measure."""
     assert len(plan_grouped([], ARCH, dtype="fp8")) == 0

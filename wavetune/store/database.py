@@ -16,6 +16,7 @@ import numpy as np
 from wavetune.core.config import KernelConfig, KernelSpec
 from wavetune.core.problem import Problem
 from wavetune.errors import MeasurementError, StoreError
+from wavetune.mapping.kernel_mapping import short_dtype
 from wavetune.store.connection import StoreConnection
 from wavetune.store.csv_io import write_measurements
 from wavetune.store.record import PASSING, CompiledConfig, Measurement, Point, Status, make_problem
@@ -233,8 +234,8 @@ class MeasurementStore:
     def _columns(
         self, spec: KernelSpec, dtype: str, layout: str, exhaustive_strata: Collection[str]
     ) -> tuple[MeasurementTable, list[Measurement]]:
-        probe = make_problem(spec.name, (1,) * len(spec.dims), dtype, layout)
-        entries = [entry for entry in self.measurements(failed=False) if _family_of(entry.problem) == _family_of(probe)]
+        family = (spec.name, short_dtype(dtype), layout)
+        entries = [entry for entry in self.measurements(failed=False) if _family_of(entry.problem) == family]
         if not entries:
             raise StoreError(f"{self.path}: no measurements of {spec.name} {dtype} {layout}; run the calibration first")
         used = {entry.config for entry in entries}
@@ -247,7 +248,7 @@ class MeasurementStore:
             )
         table = MeasurementTable(
             spec=spec,
-            dtype=probe.dtype,
+            dtype=family[1],
             layout=layout,
             configs=configs,
             dims=np.array([entry.problem.dims for entry in entries], dtype=np.int64),
