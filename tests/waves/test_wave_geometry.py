@@ -80,3 +80,9 @@ def test_needing_more_never_raises_residency(
     more_regs = min(num_regs + more_regs, 255)
     more = ctas_per_sm(H200, num_warps=num_warps, num_regs=more_regs, smem_bytes=smem_bytes + more_smem)
     assert 1 <= more <= less
+
+
+def test_registers_belong_to_quarters_of_an_sm() -> None:
+    """180 registers, so 11 warps in 65,536: a quarter holds two of them, an SM eight, four CTAs of two warps."""
+    residents = [ctas_per_sm(H200, num_warps=warps, num_regs=180, smem_bytes=1024) for warps in (1, 2, 4, 8)]
+    assert residents == [8, 4, 2, 1]

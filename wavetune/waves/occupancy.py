@@ -8,6 +8,10 @@ from wavetune.errors import InfeasibleConfigError
 REGISTER_ALLOCATION_UNIT = 256
 """Registers are given to a warp in units of 256 (CUDA occupancy calculator, compute capability 3.0 and later)."""
 
+SUBPARTITIONS = 4
+"""Parts of an SM with a warp scheduler and registers of their own (CUDA occupancy calculator, warp allocation
+granularity, compute capability 3.0 and later; a compute unit of CDNA has four SIMDs)."""
+
 
 def ctas_per_sm(arch: ArchSpec, *, num_warps: int, num_regs: int, smem_bytes: int) -> int:
     """Count the CTAs that fit on an SM at once.
@@ -44,7 +48,9 @@ def ctas_per_sm(arch: ArchSpec, *, num_warps: int, num_regs: int, smem_bytes: in
         )
     unit = REGISTER_ALLOCATION_UNIT
     regs_per_warp = -(-max(num_regs, 1) * arch.warp_size // unit) * unit
-    by_registers = arch.registers_per_sm // (regs_per_warp * num_warps)
+    # Each quarter of an SM has its own registers, which hold whole warps.
+    warps = arch.registers_per_sm // SUBPARTITIONS // regs_per_warp * SUBPARTITIONS
+    by_registers = warps // num_warps
     if by_registers == 0:
         raise InfeasibleConfigError(
             f"a CTA needs {regs_per_warp * num_warps} registers, an SM of {arch.name} has {arch.registers_per_sm}; "
