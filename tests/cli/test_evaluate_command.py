@@ -11,7 +11,7 @@ from wavetune.core.shorthand import describe_config
 
 KEYS = {
     "shapes", "efficiency", "regret", "top3_efficiency", "top8_efficiency", "mape_chosen", "mape_near_best",
-    "unmeasured", "sources", "worst", "warnings", "judged", "top3_judged", "top8_judged", "is_exhaustive",
+    "unmeasured", "sources", "worst", "warnings", "judged", "top3_judged", "top8_judged", "is_exhaustive", "arch",
 }  # fmt: skip
 
 
@@ -40,6 +40,7 @@ def test_text_shows_the_worst_shapes(cli, model: Path, unseen: Path):
     text = cli("evaluate", "--model", model, "--oracle", unseen).stdout
     for word in ("geomean", "5th percentile", "worst shapes", "best of top 3"):
         assert word in text
+    assert "nvidia-h200, the model's; measurement files name none" in " ".join(text.split())
 
 
 def test_training_data_is_warned_of(cli, model: Path, oracle: Path):

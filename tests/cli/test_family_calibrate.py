@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from collections.abc import Callable
@@ -152,3 +153,50 @@ def test_a_budget_that_does_not_suffice_is_said(cli: Cli) -> None:
     assert "at most" in enough
     seconds = cli(*command, "--budget", 1, "--json").json["seconds"]
     assert ("of which --budget allows 1 s" in short) == (seconds > 1)
+
+
+def test_a_reading_too_fast_to_be_true_is_reported_of_a_family(cli: Cli, simulated: list, tmp_path: Path) -> None:
+    """`fit` names it with file, sizes, configuration and factor; it is not the exact answer."""
+    options = ("--arch", "h200", "--kernel", "attention")
+    assert cli("calibrate", *options, "--budget", 1, "--no-holdout", "--out", "m.json", "--evidence", "kept").code == 0
+    sweep = Path("kept/attention-bf16-d128-sweep.csv.gz")
+    header, *rows = gzip.decompress(sweep.read_bytes()).decode().splitlines()
+    place = header.split(",").index("latency_us")
+    of_key = [row for row in rows if row.split(",")[:8] == rows[0].split(",")[:8]]
+    slowest, best = (choose(of_key, key=lambda row: float(row.split(",")[place])) for choose in (max, min))
+    cells = slowest.split(",")
+    cells[place] = f"{0.9 * float(best.split(',')[place]):.3f}"
+    sweep.unlink()
+    Path("bad.csv").write_text(
+        "\n".join([header, *(",".join(cells) if row == slowest else row for row in rows)]) + "\n"
+    )
+    command = ("fit", *options, "--oracle", "bad.csv", "--no-holdout", "--out", "again.json")
+    (found,) = cli(*command, "--json").json["too_fast"]
+    assert found["file"] == "bad.csv"
+    assert [str(found[name]) for name in header.split(",")[:8]] == cells[:8]
+    assert found["factor"] > 1.5
+    text = cli(*command).stdout
+    assert "1 readings kept out of the exact answers" in text
+    assert f"batch={cells[0]} q_len={cells[1]}" in text
+    model = read_family("again.json")
+    assert dict(model.forms[model.exact[tuple(map(int, cells[:8]))][0]].config) != found["config"]
+
+
+def test_a_row_that_nobody_can_have_measured_is_refused_or_counted(cli: Cli, simulated: list) -> None:
+    """More splits than a cache has trips; `fit` and `evaluate` name the line, or say how many they leave out."""
+    options = ("--arch", "h200", "--kernel", "attention_decode")
+    assert cli("calibrate", *options, "--budget", 1, "--no-holdout", "--out", "m.json", "--evidence", "kept").code == 0
+    text = gzip.decompress(Path("kept/attention_decode-bf16-d128-sweep.csv.gz").read_bytes()).decode()
+    header, *rows = text.splitlines()
+    names = header.split(",")
+    cells = dict(zip(names, rows[0].split(","), strict=True)) | {"kv_len": "40", "spread": "0", "splits": "64"}
+    Path("bad.csv").write_text("\n".join([header, *rows, ",".join(cells[name] for name in names)]) + "\n")
+    fit = ("fit", *options, "--oracle", "bad.csv", "--no-holdout", "--out", "again.json")
+    for command in (fit, ("evaluate", "--model", "m.json", "--oracle", "bad.csv")):
+        result = cli(*command)
+        assert (result.code, result.stdout) == (3, "")
+        assert f"bad.csv:{len(rows) + 2}: the configuration cannot compute the problem" in result.stderr
+        assert "splits=64 exceeds the" in result.stderr
+        assert cli(*command, "--skip-bad-rows").code == 0
+    shown = " ".join(cli(*fit, "--skip-bad-rows").stdout.split())
+    assert f"1 rows from line {len(rows) + 2}: the configuration cannot compute the problem" in shown

@@ -203,8 +203,8 @@ def test_impossible_sizes_and_models_are_named(cli: Cli, folder: Path) -> None:
     assert (other.code, "is a model for kernel attention" in other.stderr) == (4, True)
     unknown = cli("choose", "--kernel", "softmax", 5)
     assert (unknown.code, "no model answers for kernel 'softmax'" in unknown.stderr) == (4, True)
-    absent = cli("explain", "--kernel", "attention", "--q-len", 5, "--heads", 8, "--head-dim", 64)
-    assert (absent.code, "no model of attention for bf16 and d64" in absent.stderr) == (4, True)
+    absent = cli("explain", "--kernel", "attention", "--q-len", 5, "--heads", 8, "--head-dim", 64, "--dtype", "fp32")
+    assert (absent.code, "no model of attention for fp32 and d64" in absent.stderr) == (4, True)
 
 
 def test_typed_helpers_describe_the_same_problems(cli: Cli) -> None:

@@ -17,7 +17,7 @@ from wavetune.core.config import GEMM, KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import CaptureError, InfeasibleConfigError
 from wavetune.kernels.placeholder import placeholder_operands
-from wavetune.launch import first_launch
+from wavetune.launch import first_launch, next_best
 from wavetune.launch.gpu import LaunchGpu
 
 H200 = find_arch("h200")
@@ -75,7 +75,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
     monkeypatch.setattr(first_launch, "bind_gemm", fake.bind)
     monkeypatch.setattr(first_launch, "is_loaded", lambda operands, config, arch: config in fake.loaded)
-    monkeypatch.setattr(first_launch, "_unusable", set())
+    monkeypatch.setattr(next_best, "_unusable", set())
     monkeypatch.setattr(first_launch, "_logged", set())
     return fake
 
@@ -141,6 +141,6 @@ def test_when_nothing_can_be_loaded_the_first_failure_is_raised(driver: FakeDriv
     with pytest.raises(InfeasibleConfigError, match="failure 2"):
         launch(SECOND)
     driver.broken = {BEST: ZeroDivisionError("a bug")}
-    first_launch._unusable.clear()
+    next_best._unusable.clear()
     with pytest.raises(ZeroDivisionError):
         launch(BEST)

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 
 import wavetune
 from wavetune.errors import InfeasibleConfigError, OperandError, OperandTypeError, ProblemError, ProblemTypeError
-from wavetune.launch import first_launch
+from wavetune.launch import next_best
 from wavetune.launch import warmup as warmup_module
 from wavetune.launch.compile_worker import CompileJob
 from wavetune.launch.gpu import LaunchGpu
@@ -65,7 +65,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> FakeTriton:
     monkeypatch.setattr(warmup_module, "load_call", lambda call: fake.load(call.variant))
     monkeypatch.setattr(warmup_module, "find_loaded", lambda call: {call.variant} & fake.loaded or None)
     monkeypatch.setattr(warmup_module, "compile_in_parallel", fake.compile)
-    monkeypatch.setattr(first_launch, "_unusable", set())
+    monkeypatch.setattr(next_best, "_unusable", set())
     return fake
 
 
@@ -105,7 +105,7 @@ def test_what_cannot_be_loaded_is_told_and_never_tried_again(triton: FakeTriton)
     report = warmup(4096, 4096, (1, 300))
     assert report.failed == (victim,)
     assert victim not in report.configs
-    assert len(first_launch._unusable) == 1
+    assert len(next_best._unusable) == 1
 
 
 def test_layers_of_a_model(triton: FakeTriton) -> None:

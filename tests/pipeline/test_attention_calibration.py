@@ -117,7 +117,7 @@ def test_only_legal_configurations_are_answered(calibrated: Calibrated, models: 
 def test_a_missing_model_is_an_error_that_names_it(calibrated: Calibrated, models: None) -> None:
     """There is no model for another head dimension or element type."""
     kind = AttentionProblem if calibrated[0].kernel == "attention" else AttentionDecodeProblem
-    for fields in ({"head_dim": 64}, {"dtype": "fp16"}):
+    for fields in ({"head_dim": 64, "dtype": "fp32"}, {"dtype": "fp32"}):
         with pytest.raises(NoModelError, match="no model of attention"):
             choose_attention(kind((128,), **fields), arch="h200")
 

@@ -23,6 +23,7 @@ from wavetune.runtime.family_correction import FamilyCorrection, feature_names
 from wavetune.store.database import MeasurementStore
 from wavetune.store.record import CompiledConfig
 from wavetune.store.table import MeasurementTable
+from wavetune.tables.too_fast import TOO_FAST, find_too_fast_of_family
 
 Measured = tuple[FamilyJob, MeasurementTable]
 
@@ -156,3 +157,66 @@ def test_forms_hold_both_laws_of_list_scheduling(order: str, error: float) -> No
     predicted = predict_family(fit, keys[120:], shape, ARCH)[:, 0]
     assert np.max(np.abs(predicted / [latency[key] for key in keys[120:]] - 1.0)) < error
     assert correct_family(fit, table, shape, ARCH).correction is not None
+
+
+def spoiled(table: MeasurementTable, factor: float) -> tuple[MeasurementTable, int]:
+    """Return rows of which the slowest of a key is ``factor`` times its best, and its place.
+
+    The key is the one that asks most of the choice.
+    """
+    keys, latency = table.select(table.exhaustive).latency_matrix()
+    key = keys[np.argmax(np.nanmax(latency, axis=1) / np.nanmin(latency, axis=1))]
+    of_key = np.flatnonzero(table.exhaustive & (table.dims == key).all(axis=1))
+    row = int(of_key[np.argmax(table.latency_us[of_key])])
+    latency_us = table.latency_us.copy()
+    latency_us[row] = round(factor * latency_us[of_key].min(), 4)
+    return replace(table, latency_us=latency_us), row
+
+
+@pytest.mark.parametrize("kernel", ["grouped", "decode"])
+def test_a_reading_too_fast_to_be_true_is_no_exact_answer(kernel: str, request: pytest.FixtureRequest) -> None:
+    """It is named by its own form's prediction, and its key answered with what is truly fast, as without the row."""
+    job, table = request.getfixturevalue(kernel)
+    true = family_fit.fit_family_file(table, job, ARCH, holdout=False)
+    assert true.too_fast == ()
+    assert find_too_fast_of_family(true.fit, spoiled(table, 1.1)[0], job.shape, ARCH) == ()
+    bad, row = spoiled(table, 0.9)
+    fitted = family_fit.fit_family_file(bad, job, ARCH, holdout=False)
+    (found,) = fitted.too_fast
+    assert (found.dims, found.config) == (tuple(bad.dims[row]), bad.configs[bad.config_index[row]].config)
+    assert found.latency_us == bad.latency_us[row] == fitted.table.latency_us[found.row]
+    # The reading pulls its own form towards itself.
+    assert TOO_FAST < found.factor < 1.1 * table.latency_us[row] / bad.latency_us[row]
+    place, latency_us = fitted.file.exact[found.dims]
+    assert fitted.file.forms[place].config != found.config
+    assert latency_us > found.latency_us
+    assert set(fitted.file.exact) == set(true.file.exact)
+    assert fitted.file.fit_range == true.file.fit_range
+
+
+def test_what_a_kernel_does_on_a_whole_key_is_believed(grouped: Measured) -> None:
+    """Where all configurations are faster than their forms, those are wrong."""
+    job, table = grouped
+    fit = fit_family(table, job.shape, ARCH)
+    rows = (table.dims == table.dims[np.flatnonzero(table.exhaustive)[0]]).all(axis=1)
+    faster = replace(table, latency_us=np.where(rows, 0.4, 1.0) * table.latency_us)
+    assert find_too_fast_of_family(fit, faster, job.shape, ARCH) == ()
+
+
+def test_forms_that_fit_badly_accuse_nobody(grouped: Measured) -> None:
+    """A kernel whose readings are anywhere within a factor of two of any form has no readings too fast to be true."""
+    job, table = grouped
+    wild = np.exp(np.random.default_rng(0).normal(0.0, 0.35, len(table)))
+    scattered = replace(table, latency_us=table.latency_us * wild)
+    fit = fit_family(scattered, job.shape, ARCH)
+    assert find_too_fast_of_family(fit, scattered, job.shape, ARCH) == ()
+    assert (
+        len(find_too_fast_of_family(fit_family(table, job.shape, ARCH), spoiled(table, 0.9)[0], job.shape, ARCH)) == 1
+    )
+
+
+def test_nothing_is_found_without_sweeps(grouped: Measured) -> None:
+    """Rows of a few configurations say nothing of each other."""
+    job, table = grouped
+    fit = fit_family(table, job.shape, ARCH)
+    assert find_too_fast_of_family(fit, spoiled(table, 0.5)[0].mark_exhaustive(False), job.shape, ARCH) == ()

@@ -54,7 +54,7 @@ def evaluate_command(
         report = evaluate_model(file, recording.table, with_exact=with_exact)
     report.require_choices()
     coverage = coverage_of(recording.table, file)
-    document = {**report.to_dict(spec.dims), "is_exhaustive": coverage.is_exhaustive}
+    document = {**report.to_dict(spec.dims), "is_exhaustive": coverage.is_exhaustive, "arch": file.arch}
     if document["judged"] < MOST * document["shapes"]:
         warnings.append(
             f"{document['unmeasured']} of {document['shapes']} choices were not measured: the figures are of the rest "
@@ -100,6 +100,7 @@ def print_accuracy(document: dict[str, Any], dims: tuple[str, ...]) -> None:
     at_most, at_least = ("", "") if document["is_exhaustive"] else ("at most: ", "at least: ")
     rows = (
         ("shapes", f"{shapes} ({sources}){unmeasured}"),
+        ("gpu", f"{document['arch']}, the model's; measurement files name none and are taken to be of it"),
         (
             "efficiency",
             f"{_of(judged, shapes)}{at_most}geomean {efficiency['geomean']:.4f}   "

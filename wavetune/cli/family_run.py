@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wavetune.cli.live import conditions_of, make_folder, note_conditions, stop_interrupted
 from wavetune.cli.output import describe_config, note
 from wavetune.cli.progress import watch
-from wavetune.cli.summary import describe_accuracy, describe_file
+from wavetune.cli.summary import describe_accuracy, describe_file, describe_too_fast, file_lines, too_fast_lines
 from wavetune.runtime.family_file import write_family
 
 if TYPE_CHECKING:
     from wavetune.measure.runner import Runner
     from wavetune.pipeline.family_fit import FittedFamily
     from wavetune.pipeline.family_job import FamilyJob
-    from wavetune.store.read_report import FileReport
+    from wavetune.pipeline.recording import Recording
 
 N_FAILURES = 5
 """Failures that are named; the store has all of them."""
@@ -73,7 +72,7 @@ def run_family(
     for failure in result.failures[:N_FAILURES]:
         note(f"not used: {failure.config}: {failure.status.value}: {failure.detail}")
     return {
-        **summarise_family(result.fitted, (), path, time.perf_counter() - start),
+        **summarise_family(result.fitted, None, path, time.perf_counter() - start, database),
         "points": result.points,
         "resumed_points": result.resumed,
         "skipped_points": result.skipped,
@@ -83,8 +82,10 @@ def run_family(
     }
 
 
-def summarise_family(fitted: FittedFamily, files: Iterable[FileReport], path: Path, seconds: float) -> dict[str, Any]:
-    """Return what a fit gave, as plain data."""
+def summarise_family(
+    fitted: FittedFamily, recording: Recording | None, path: Path, seconds: float, store: Path | None = None
+) -> dict[str, Any]:
+    """Return what a fit gave, as plain data; what was measured just now is in ``store``, and no recording."""
     file = fitted.file
     return {
         "model": str(path),
@@ -92,9 +93,11 @@ def summarise_family(fitted: FittedFamily, files: Iterable[FileReport], path: Pa
         "kernel": file.kernel,
         "dtype": file.dtype,
         "layout": file.layout,
-        "files": [describe_file(report) for report in files],
+        "dims": list(file.dims),
+        "files": [describe_file(report) for report in (recording.files if recording is not None else ())],
         "rows": len(fitted.table),
         "problems": file.provenance["problems"],
+        "too_fast": describe_too_fast(fitted.too_fast, file.dims, recording, store),
         "configs": {"fitted": file.provenance["fitted_configs"], "survivors": len(file.forms)},
         "default": dict(file.forms[file.default_index].config),
         "exact_problems": len(file.exact),
@@ -108,10 +111,7 @@ def family_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Return a summary as lines of a text."""
     lines = [
         ("model", f"{summary['kernel']} {summary['dtype']} {summary['layout']}".rstrip() + f" on {summary['arch']}"),
-        *(
-            ("read", f"{file['path']}: {file['rows_kept']:,} of {file['rows_read']:,} rows")
-            for file in summary["files"]
-        ),
+        *(line for file in summary["files"] for line in file_lines(file)),
         ("rows", f"{summary['rows']:,} of {summary['problems']:,} problems"),
     ]
     if "points" in summary:
@@ -120,6 +120,7 @@ def family_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("points", planned + rest))
         lines.append(("time", ", ".join(f"{name} {value:.1f} s" for name, value in summary["stage_seconds"].items())))
         lines.extend(("failed", f"{count:,} {status}") for status, count in summary["failures"].items())
+    lines.extend(too_fast_lines(summary["too_fast"], summary["dims"]))
     configs = summary["configs"]
     lines += [
         (

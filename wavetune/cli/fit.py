@@ -104,7 +104,7 @@ def fit_command(
         summary = summarise_fit(fitted, recording, out, time.perf_counter() - start)
     else:
         write_family(family.file, out)
-        summary = summarise_family(family, recording.files, out, time.perf_counter() - start)
+        summary = summarise_family(family, recording, out, time.perf_counter() - start)
     if as_json:
         emit_json(summary)
         return

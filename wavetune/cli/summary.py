@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wavetune.cli.output import describe_config, format_sizes, format_us, show, two_columns
+from wavetune.core.config import GEMM
+from wavetune.core.shorthand import name_sizes
 from wavetune.store.read_report import FileReport
 
 if TYPE_CHECKING:
     from wavetune.pipeline.recording import Recording
     from wavetune.pipeline.refit import FittedModel
+    from wavetune.tables.too_fast import FastReading
 
 N_DISTURBED = 5
 """Problems with the most disturbed rows, and readings too fast, that are named in the text; JSON has them all."""
@@ -44,18 +47,7 @@ def summarise_fit(
         "problems": len(estimator.measured_dims_),
         "disturbed_rows": int(screening.disturbed.sum()) if screening is not None else 0,
         "disturbed": disturbed,
-        "too_fast": [
-            {
-                "file": str(store)
-                if recording is None
-                else recording.file_of(entry.dims, entry.config, entry.latency_us),
-                **dict(zip(estimator.spec.dims, entry.dims, strict=True)),
-                "config": dict(entry.config),
-                "latency_us": round(entry.latency_us, 4),
-                "factor": round(entry.factor, 3),
-            }
-            for entry in fitted.too_fast
-        ],
+        "too_fast": describe_too_fast(fitted.too_fast, estimator.spec.dims, recording, store),
         "configs": {
             "fitted": len(estimator.configs_),
             "too_few_rows": len(estimator.too_few_rows_),
@@ -84,6 +76,45 @@ def describe_file(report: FileReport) -> dict[str, Any]:
     }
 
 
+def file_lines(file: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield what `describe_file` returns as lines of a text."""
+    merged = f", {file['rows_merged']:,} repeats merged" if file["rows_merged"] else ""
+    skipped = f", {file['rows_skipped']:,} skipped" if file["rows_skipped"] else ""
+    yield "read", f"{file['path']}: {file['rows_kept']:,} of {file['rows_read']:,} rows{merged}{skipped}"
+    for entry in file["skipped"]:
+        yield "", f"{entry['rows']:,} rows from line {entry['first_line']}: {entry['reason']}"
+
+
+def describe_too_fast(
+    readings: Sequence[FastReading], dims: Sequence[str], recording: Recording | None, store: Path | None
+) -> list[dict[str, Any]]:
+    """Return readings that are not believed as plain data; what was measured just now is in ``store``."""
+    return [
+        {
+            "file": str(store) if recording is None else recording.file_of(entry.dims, entry.config, entry.latency_us),
+            **dict(zip(dims, entry.dims, strict=True)),
+            "config": dict(entry.config),
+            "latency_us": round(entry.latency_us, 4),
+            "factor": round(entry.factor, 3),
+        }
+        for entry in readings
+    ]
+
+
+def too_fast_lines(found: Sequence[dict[str, Any]], dims: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Yield what `describe_too_fast` returns as lines of a text; nothing if there is none."""
+    if found:
+        yield "too fast", f"{len(found):,} readings kept out of the exact answers; measure them again"
+    for entry in found[:N_DISTURBED]:
+        values = [entry[name] for name in dims]
+        sizes = format_sizes(values) if tuple(dims) == GEMM.dims else name_sizes(dims, values)
+        yield (
+            "",
+            f"{entry['file']}: {sizes}, {describe_config(entry['config'])}: {format_us(entry['latency_us'])} us, "
+            f"{entry['factor']:.2f} times faster than its model",
+        )
+
+
 def print_summary(summary: dict[str, Any]) -> None:
     """Print the summary on stdout."""
     show(two_columns(_lines(summary)))
@@ -91,26 +122,14 @@ def print_summary(summary: dict[str, Any]) -> None:
 
 def _lines(summary: dict[str, Any]) -> Iterable[tuple[str, str]]:
     for file in summary["files"]:
-        merged = f", {file['rows_merged']:,} repeats merged" if file["rows_merged"] else ""
-        skipped = f", {file['rows_skipped']:,} skipped" if file["rows_skipped"] else ""
-        yield "read", f"{file['path']}: {file['rows_kept']:,} of {file['rows_read']:,} rows{merged}{skipped}"
-        for entry in file["skipped"]:
-            yield "", f"{entry['rows']:,} rows from line {entry['first_line']}: {entry['reason']}"
+        yield from file_lines(file)
     yield "rows", f"{summary['rows']:,} of {summary['problems']:,} problems"
     if summary["disturbed_rows"]:
         yield "disturbed", f"{summary['disturbed_rows']:,} rows down-weighted on {len(summary['disturbed']):,} problems"
         for entry in summary["disturbed"][:N_DISTURBED]:
             sizes = format_sizes([entry[name] for name in ("m", "n", "k") if name in entry])
             yield "", f"{sizes}: {entry['rows']} rows, {entry['slowdown']:.2f} times too slow"
-    if summary["too_fast"]:
-        yield "too fast", f"{len(summary['too_fast']):,} readings kept out of the exact answers; measure them again"
-        for entry in summary["too_fast"][:N_DISTURBED]:
-            sizes = format_sizes([entry[name] for name in ("m", "n", "k") if name in entry])
-            yield (
-                "",
-                f"{entry['file']}: {sizes}, {describe_config(entry['config'])}: {format_us(entry['latency_us'])} us, "
-                f"{entry['factor']:.2f} times faster than its model",
-            )
+    yield from too_fast_lines(summary["too_fast"], GEMM.dims)
     configs = summary["configs"]
     few = f", {configs['too_few_rows']} left out for too few rows" if configs["too_few_rows"] else ""
     yield "configs", f"{configs['survivors']} kept of {configs['fitted']} fitted{few}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,16 +14,17 @@ from wavetune.errors import CaptureError
 from wavetune.kernels import attention, attention_decode
 from wavetune.kernels.attention_operands import AttentionDecodeOperands, AttentionOperands
 from wavetune.kernels.attention_space import decode_fallback_configs, fallback_configs, first_legal
-from wavetune.kernels.call import IS_INTERPRETED, KernelCall, find_loaded
+from wavetune.kernels.call import IS_INTERPRETED, KernelCall, Launch, find_loaded
 from wavetune.kernels.launch_cache import LaunchCache
 from wavetune.launch.attention_checks import check_starts
 from wavetune.launch.checks import SUPPORTED_DTYPES
-from wavetune.launch.choices import Choices
+from wavetune.launch.choices import Choices, next_best
 from wavetune.launch.gpu import LaunchGpu, current_stream, find_gpu
+from wavetune.launch.next_best import Kind
 from wavetune.mapping.attention import decode_workspace_size
 from wavetune.mapping.attention_shape import AnyAttentionProblem
 from wavetune.mapping.legality import TMA_ALIGNMENT
-from wavetune.runtime.attention_choice import choose_attention
+from wavetune.runtime.attention_choice import choose_attention, rank_attention
 
 _launches = LaunchCache()
 _choices = Choices()
@@ -73,9 +75,7 @@ def run_attention(
         views = (_as_batch(q), _as_batch(k), _as_batch(v), _as_batch(out))
     operands = AttentionOperands(problem, *views, q_starts, kv_starts, lse_view if return_lse else None, scale)
     gpu = find_gpu(q.device)
-    config = choose_config_for(
-        problem, gpu, lambda: first_legal(fallback_configs(problem, gpu.arch), problem, gpu.arch)
-    )
+    config = _choose(problem, gpu, return_lse)
     tensors = (q, k, v, out, q_starts, kv_starts, lse if return_lse else None)
     _launch(gpu, operands, config, tensors, (scale, *(view.stride() for view in views)))
     return (result if out is result else result.copy_(out)), lse
@@ -111,9 +111,7 @@ def run_decode(
         (longest,) * batch, heads, k_cache.shape[2], head_dim, page_size, window, SUPPORTED_DTYPES[q.dtype]
     )
     gpu = find_gpu(q.device)
-    config = choose_config_for(
-        problem, gpu, lambda: first_legal(decode_fallback_configs(problem, gpu.arch), problem, gpu.arch)
-    )
+    config = _choose(problem, gpu, return_lse)
     n_partials = decode_workspace_size(problem, int(config["splits"]))
     partials = torch.empty(n_partials, dtype=torch.float32, device=q.device) if n_partials else None
     if block_table.shape[1] > 1 and block_table.stride(1) != 1:
@@ -167,17 +165,53 @@ def packed_lengths(name: str, starts: Any, tokens: int, longest: int) -> tuple[i
     return check_starts(name, starts.tolist(), tokens)
 
 
-def choose_config_for(
-    problem: AnyAttentionProblem, gpu: LaunchGpu, fallback: Callable[[], KernelConfig]
-) -> KernelConfig:  # fmt: skip
-    """Return the model's choice, or without a model that of the fixed rule; the latter is logged once."""
-    key = (problem, gpu)
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What the launcher needs of the kernels of a family.
+
+    Parameters
+    ----------
+    calls : callable
+        Takes operands, a configuration and an `ArchSpec`; describes the launches.
+    bind : callable
+        Takes the stream as well; returns a function that launches. Raises what compiling and loading raises.
+    refusal : callable
+        Takes a problem, a configuration and an `ArchSpec`; says what is against them, or None.
+    fixed_rule : callable
+        Takes a problem and an `ArchSpec`; yields configurations for want of a model.
+    """
+
+    calls: Callable[..., list[KernelCall]]
+    bind: Callable[..., Launch]
+    refusal: Callable[..., str | None]
+    fixed_rule: Callable[..., Iterator[KernelConfig]]
+
+
+_FAMILIES: dict[str, Family] = {
+    AttentionProblem.kernel: Family(
+        attention.attention_calls, attention.bind_attention, attention.illegal_reason, fallback_configs
+    ),
+    AttentionDecodeProblem.kernel: Family(
+        attention_decode.decode_calls,
+        attention_decode.bind_decode,
+        attention_decode.decode_illegal_reason,
+        decode_fallback_configs,
+    ),
+}
+
+
+def _choose(problem: AnyAttentionProblem, gpu: LaunchGpu, has_lse: bool) -> KernelConfig:
+    """Return the model's choice, or without a model that of the fixed rule; the latter is logged once.
+
+    Where the choice cannot run on the GPU, what took its place is the choice.
+    """
+    key = (problem, gpu, has_lse)
     return _choices.get(key) or _choices.add(
         key,
         problem,
         gpu,
         lambda arch, num_sms: choose_attention(problem, arch=arch, num_sms=num_sms).config,
-        lambda reason: fallback(),
+        lambda reason: first_legal(_FAMILIES[problem.kernel].fixed_rule(problem, gpu.arch), problem, gpu.arch),
     )
 
 
@@ -190,25 +224,48 @@ def _launch(
         key = (operands.problem, config, gpu, stream, layout, *addresses)
         launch = _launches.get(key)
         if launch is None:
-            calls, bind = _of_family(operands)
-            if gpu.is_capturing() and not _is_loaded(calls(operands, config, gpu.arch)):
-                raise CaptureError(
-                    f"a CUDA graph is being captured and no kernel for {operands.problem} with {config!r} is loaded; "
-                    "compiling it would break the capture, so run the same sizes once before"
-                )
-            launch = bind(operands, config, gpu.arch, stream)
-            _launches.add(key, launch)
+            used, launch = _bind_first(gpu, operands, config, stream)
+            # What stands in may have a workspace that is not among the addresses.
+            if used == config:
+                _launches.add(key, launch)
         launch()
 
 
-def _of_family(operands: Any) -> tuple[Callable[..., list[KernelCall]], Callable[..., Any]]:
-    if isinstance(operands, AttentionOperands):
-        return attention.attention_calls, attention.bind_attention
-    return attention_decode.decode_calls, attention_decode.bind_decode
+def _bind_first(
+    gpu: LaunchGpu, operands: Any, config: KernelConfig, stream: int
+) -> tuple[KernelConfig, Launch]:  # fmt: skip
+    """Bind a choice, or what takes its place where it cannot be compiled or loaded."""
+    problem, has_lse = operands.problem, operands.lse is not None
+    family = _FAMILIES[problem.kernel]
+    return _choices.run(
+        (problem, gpu, has_lse),
+        config,
+        gpu,
+        _kind(problem, gpu, has_lse),
+        problem,
+        others=next_best(problem, config, gpu, rank_attention, family.refusal, family.fixed_rule),
+        is_loaded=lambda candidate: is_loaded(_with_workspace(operands, candidate), candidate, gpu),
+        run=lambda candidate: family.bind(_with_workspace(operands, candidate), candidate, gpu.arch, stream),
+    )
 
 
-def _is_loaded(calls: list[KernelCall]) -> bool:
-    return IS_INTERPRETED or all(find_loaded(call) is not None for call in calls)
+def is_loaded(operands: Any, config: KernelConfig, gpu: LaunchGpu) -> bool:
+    """Whether a launch would compile nothing on the current device."""
+    calls = _FAMILIES[operands.problem.kernel].calls
+    return IS_INTERPRETED or all(find_loaded(call) is not None for call in calls(operands, config, gpu.arch))
+
+
+def _with_workspace(operands: Any, config: KernelConfig) -> Any:
+    """Return operands for a configuration, which may split more than the one that they were made for."""
+    return operands.with_workspace(config) if isinstance(operands, AttentionDecodeOperands) else operands
+
+
+def _kind(problem: AnyAttentionProblem, gpu: LaunchGpu, has_lse: bool) -> Kind:
+    """Return what decides, beside the configuration, which kernels compute a problem."""
+    shared = (problem.kernel, gpu.index, problem.dtype, problem.layout, problem.window > 0, has_lse)
+    if isinstance(problem, AttentionProblem):
+        return *shared, problem.is_causal, problem.is_packed
+    return *shared, problem.page_size, problem.group
 
 
 def _as_batch(packed: Any) -> Any:

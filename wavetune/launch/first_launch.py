@@ -8,17 +8,16 @@ from typing import NoReturn
 
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
-from wavetune.errors import CaptureError, InfeasibleConfigError
+from wavetune.errors import CaptureError
 from wavetune.kernels.call import Launch
 from wavetune.kernels.gemm import bind_gemm, is_loaded
 from wavetune.kernels.gemm_operands import GemmOperands, workspace_size
 from wavetune.launch.gpu import LaunchGpu
+from wavetune.launch.next_best import Kind, run_first
 from wavetune.launch.source import ConfigSource
-from wavetune.launch.unusable import UNUSABLE
 
 _log = logging.getLogger("wavetune")
 
-_unusable: set[tuple[object, ...]] = set()
 _logged: set[tuple[object, ...]] = set()
 
 
@@ -58,30 +57,23 @@ def launch_first(
     if gpu.is_capturing() and not is_loaded(operands, config, gpu.arch):
         _launch_loaded(gpu, source, operands, config, stream)
         return None
-    problem, has_bias, activation = operands.problem, operands.bias is not None, operands.activation
-    failure: Exception | None = None
-    for candidate in _candidates(gpu, source, operands, config):
-        if _identity(gpu, problem, candidate, has_bias, activation) in _unusable:
-            continue
-        try:
-            launch = bind_gemm(operands.with_workspace(candidate), candidate, gpu.arch, stream)
-        except UNUSABLE as error:
-            failure = failure or error
-            mark_unusable(gpu, problem, candidate, has_bias, activation, error)
-            continue
-        launch()
-        # Under the key of another configuration, only a launch without a workspace of its own may be kept.
-        may_keep = candidate == config or not workspace_size(problem, candidate)
-        return launch if may_keep else None
-    raise failure or InfeasibleConfigError(f"no configuration can run {problem} on {gpu.arch.name}")
+    problem = operands.problem
+    used, launch = run_first(
+        gpu,
+        gemm_kind(gpu, problem, operands.bias is not None, operands.activation),
+        problem,
+        _candidates(gpu, source, operands, config),
+        lambda candidate: bind_gemm(operands.with_workspace(candidate), candidate, gpu.arch, stream),
+    )
+    launch()
+    # Under the key of another configuration, only a launch without a workspace of its own may be kept.
+    may_keep = used == config or not workspace_size(problem, used)
+    return launch if may_keep else None
 
 
-def mark_unusable(
-    gpu: LaunchGpu, problem: GemmProblem, config: KernelConfig, has_bias: bool, activation: str, reason: Exception
-) -> None:
-    """Remember, and say once, that a configuration cannot be compiled or loaded; it is not tried again."""
-    _unusable.add(_identity(gpu, problem, config, has_bias, activation))
-    _log.warning("%r cannot run on %s, the next best takes its place: %s", config, gpu.arch.name, reason)
+def gemm_kind(gpu: LaunchGpu, problem: GemmProblem, has_bias: bool, activation: str) -> Kind:
+    """Return what decides, beside the configuration, which kernels compute a GEMM."""
+    return problem.kernel, gpu.index, problem.dtype, problem.layout, has_bias, activation
 
 
 def _launch_loaded(
@@ -127,9 +119,3 @@ def _candidates(
     # Only where the choice failed. What is loaded comes first: a layer that was made ready must not compile again.
     others = [other for other in source.rank(operands.problem) if other != config]
     yield from sorted(others, key=lambda other: not is_loaded(operands, other, gpu.arch))
-
-
-def _identity(
-    gpu: LaunchGpu, problem: GemmProblem, config: KernelConfig, has_bias: bool, activation: str
-) -> tuple[object, ...]:
-    return gpu.index, problem.dtype, problem.layout, has_bias, activation, config

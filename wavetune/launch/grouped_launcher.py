@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,24 +9,20 @@ import torch
 
 from wavetune.core.config import KernelConfig
 from wavetune.core.grouped_problem import GroupedGemmProblem
-from wavetune.errors import CaptureError, InfeasibleConfigError, NoModelError, OperandError
+from wavetune.errors import NoModelError, OperandError
 from wavetune.kernels.call import IS_INTERPRETED, find_loaded
 from wavetune.kernels.grouped_gemm_dispatch import describe_call, illegal_reason, launch_operands
 from wavetune.kernels.grouped_gemm_operands import GroupedGemmOperands
 from wavetune.kernels.grouped_gemm_space import grouped_fallback_configs
 from wavetune.launch.checks import SUPPORTED_DTYPES, check_device, check_sizes
-from wavetune.launch.choices import Choices
+from wavetune.launch.choices import Choices, next_best
 from wavetune.launch.gpu import LaunchGpu, find_gpu
 from wavetune.launch.grouped_scales import view_scales
-from wavetune.launch.unusable import UNUSABLE
 from wavetune.mapping.grouped_gemm import widest_groups
 from wavetune.mapping.legality import TMA_ALIGNMENT
 from wavetune.runtime.grouped_choice import choose_grouped_gemm, choose_grouped_gemm_for_graph, rank_grouped_gemm
 
-_log = logging.getLogger("wavetune")
-
 _choices = Choices()
-_unusable: set[tuple[object, ...]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,27 +104,18 @@ def run_grouped(
 
 def _launch(gpu: LaunchGpu, operands: GroupedGemmOperands, is_known: bool, top_k: int) -> None:
     problem = operands.problem
-    chosen = _choose(problem, gpu, is_known, top_k)
-    if gpu.is_capturing() and not is_loaded(operands, chosen, gpu):
-        raise CaptureError(
-            f"a CUDA graph is being captured and the kernel for {problem.tokens} tokens, {problem.experts} experts, "
-            f"n={problem.n}, k={problem.k} is not loaded; compiling it would break the capture, so call grouped_matmul "
-            "with the same sizes once before"
-        )
-    failure: Exception | None = None
-    for config in _candidates(chosen, problem, gpu):
-        identity = (gpu.index, problem.dtype, problem.layout, config)
-        if identity in _unusable:
-            continue
-        try:
-            launch_operands(operands, config, gpu.arch)
-        except UNUSABLE as error:
-            failure = failure or error
-            _unusable.add(identity)
-            _log.warning("%r cannot run on %s, the next best takes its place: %s", config, gpu.arch.name, error)
-            continue
-        return
-    raise failure or InfeasibleConfigError(f"no configuration can run {problem.dims} on {gpu.arch.name}")
+    key = (problem, gpu, is_known, top_k)
+    chosen = _choices.get(key) or _choose(key, problem, gpu, is_known, top_k)
+    _choices.run(
+        key,
+        chosen,
+        gpu,
+        (problem.kernel, gpu.index, problem.dtype, problem.layout),
+        problem,
+        others=next_best(problem, chosen, gpu, rank_grouped_gemm, illegal_reason, grouped_fallback_configs),
+        is_loaded=lambda config: is_loaded(operands, config, gpu),
+        run=lambda config: launch_operands(operands, config, gpu.arch),
+    )
 
 
 def is_loaded(operands: GroupedGemmOperands, config: KernelConfig, gpu: LaunchGpu) -> bool:
@@ -138,7 +123,9 @@ def is_loaded(operands: GroupedGemmOperands, config: KernelConfig, gpu: LaunchGp
     return IS_INTERPRETED or find_loaded(describe_call(operands, config, gpu.arch)) is not None
 
 
-def _choose(problem: GroupedGemmProblem, gpu: LaunchGpu, is_known: bool, top_k: int) -> KernelConfig:
+def _choose(
+    key: tuple[object, ...], problem: GroupedGemmProblem, gpu: LaunchGpu, is_known: bool, top_k: int
+) -> KernelConfig:
     """Return the model's choice, or without a model that of the fixed rule; the latter is logged once."""
 
     def choose(arch: str, num_sms: int | None) -> KernelConfig:
@@ -149,10 +136,6 @@ def _choose(problem: GroupedGemmProblem, gpu: LaunchGpu, is_known: bool, top_k: 
             layout=problem.layout, alignment=problem.alignment, arch=arch, num_sms=num_sms,
         )  # fmt: skip
 
-    key = (problem, gpu, is_known, top_k)
-    known = _choices.get(key)
-    if known is not None:
-        return known
     return _choices.add(key, problem, gpu, choose, lambda reason: _first_fallback(problem, gpu, reason))
 
 
@@ -160,20 +143,6 @@ def _first_fallback(problem: GroupedGemmProblem, gpu: LaunchGpu, reason: NoModel
     for config in grouped_fallback_configs(problem, gpu.arch):
         return config
     raise reason
-
-
-def _candidates(chosen: KernelConfig, problem: GroupedGemmProblem, gpu: LaunchGpu) -> Iterator[KernelConfig]:
-    """Yield the choice, and only where it fails, the next best and at last the fixed rule's."""
-    yield chosen
-    if gpu.device is not None:
-        try:
-            ranked = rank_grouped_gemm(problem, arch=gpu.device.arch.name, num_sms=gpu.device.num_sms)
-        except NoModelError:
-            ranked = []
-        for entry in ranked:
-            if entry.config != chosen and illegal_reason(problem, entry.config, gpu.arch) is None:
-                yield entry.config
-    yield from grouped_fallback_configs(problem, gpu.arch)
 
 
 def _has_plain_rows(tensor: Any) -> bool:

@@ -18,9 +18,10 @@ from wavetune.kernels.call import IS_INTERPRETED, find_loaded, load_call
 from wavetune.launch.checks import SUPPORTED_DTYPES, check_names
 from wavetune.launch.compile_pool import compile_in_parallel
 from wavetune.launch.compile_worker import CompileJob
-from wavetune.launch.first_launch import mark_unusable
+from wavetune.launch.first_launch import gemm_kind
 from wavetune.launch.gpu import LaunchGpu, find_gpu
 from wavetune.launch.linear import TunedLinear
+from wavetune.launch.next_best import mark_unusable
 from wavetune.launch.source import ConfigSource
 from wavetune.launch.unusable import UNUSABLE
 from wavetune.runtime.reachable import check_m_range
@@ -197,7 +198,7 @@ def _load(jobs: list[CompileJob], gpu: LaunchGpu, n_workers: int, progress: Prog
             for call in job.calls(gpu.arch):
                 load_call(call)
         except UNUSABLE as error:
-            mark_unusable(gpu, job.problem, job.config, job.has_bias, job.activation, error)
+            mark_unusable(gpu, gemm_kind(gpu, job.problem, job.has_bias, job.activation), job.config, error)
             failed.append(job.config)
         rest = jobs[n_loaded:]
         if len(rest) > 1 and not is_ahead and time.perf_counter() - started > SLOW_LOAD_S:

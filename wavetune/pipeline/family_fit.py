@@ -26,6 +26,7 @@ from wavetune.report.metrics import without_nan
 from wavetune.runtime.family_file import FamilyFile, FamilyForm
 from wavetune.store.read_report import FileReport
 from wavetune.store.table import FloatArray, MeasurementTable, concatenate
+from wavetune.tables.too_fast import FastReading, find_too_fast_of_family, without
 
 N_FOLDS = 5
 """Parts that the swept keys are divided into, to be judged by a fit without them."""
@@ -48,12 +49,15 @@ class FittedFamily:
         The rows behind it: sweeps, then the others.
     held_out : AccuracyReport or None
         Of choices on keys that a fit had not seen; None if there were too few.
+    too_fast : tuple of FastReading
+        Readings that are in no exact answer, because they are too fast to be true.
     """
 
     file: FamilyFile
     fit: FamilyFit
     table: MeasurementTable
     held_out: AccuracyReport | None
+    too_fast: tuple[FastReading, ...] = ()
 
 
 def fit_family_file(
@@ -115,8 +119,11 @@ def fit_family_file(
         "environment": dict(environment or {}),
         "versions": {"wavetune": wavetune.__version__},
     }
-    file = build_family_file(job, fit, table, arch, accuracy=without_nan(accuracy), provenance=provenance)
-    return FittedFamily(file, fit, table, held_out)
+    too_fast = find_too_fast_of_family(whole, table, job.shape, arch)
+    file = build_family_file(
+        job, fit, without(table, too_fast), arch, accuracy=without_nan(accuracy), provenance=provenance
+    )
+    return FittedFamily(file, fit, table, held_out, too_fast)
 
 
 def in_file_order(table: MeasurementTable) -> MeasurementTable:

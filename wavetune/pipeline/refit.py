@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from joblib import Parallel, delayed
 
 import wavetune
@@ -22,7 +21,7 @@ from wavetune.runtime.model_file import ModelFile
 from wavetune.store.read_report import FileReport
 from wavetune.store.table import MeasurementTable
 from wavetune.tables.build import build_model_file
-from wavetune.tables.too_fast import FastReading, find_too_fast
+from wavetune.tables.too_fast import FastReading, find_too_fast, without
 
 PARALLEL_ROWS = 10_000
 """Rows from which judging has a process of its own: starting one takes one to two seconds."""
@@ -122,11 +121,9 @@ def fit_model_file(
         headline = held_out.to_dict(table.spec.dims)
         accuracy["held_out"] = without_nan({k: v for k, v in headline.items() if k not in ("worst", "sources")})
     too_fast = find_too_fast(estimator, table)
-    is_credible = np.ones(len(table), dtype=np.bool_)
-    is_credible[[reading.row for reading in too_fast]] = False
     file = build_model_file(
         estimator,
-        table.select(is_credible),
+        without(table, too_fast),
         provenance=_provenance(table, estimator, sources, environment or {}, options, created),
         accuracy=accuracy,
     )

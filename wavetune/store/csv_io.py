@@ -20,13 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from wavetune.core.arch import ArchSpec
-from wavetune.core.config import GEMM, KernelSpec
+from wavetune.core.config import KernelSpec
 from wavetune.core.dtype import DType, find_dtype
-from wavetune.core.problem import GemmProblem
 from wavetune.core.whole_file import describe_os_error, replacing
 from wavetune.errors import MeasurementError
-from wavetune.mapping.legality import gemm_illegal_reason
 from wavetune.store.csv_rows import COMPILED_COLUMNS, STATED_COLUMNS, FileRows, Rejection, parse_rows
+from wavetune.store.legal_rows import keep_legal
 from wavetune.store.read_report import FileReport, ReadReport, SkipLog
 from wavetune.store.roofline import floor_us, roofline_us
 from wavetune.store.table import MeasurementTable, concatenate, sort_configs
@@ -107,7 +106,7 @@ def read_measurements(
                 raise MeasurementError(f"{name}: the same file as {known.path}; give it once")
         reject = Rejection(name, on_bad_row == "skip", SkipLog())
         parsed = parse_rows(data, spec, arch, reject, asked)
-        rows = _check_legal(parsed, spec, element.name, layout, arch, reject)
+        rows = keep_legal(parsed, spec, element.name, layout, arch, reject)
         rows = _check_roofline(rows, spec, element, arch, reject)
         rows, rows_merged = _merge_repeats(rows, reject)
         if not len(rows.lines):
@@ -170,35 +169,6 @@ def _read_bytes(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise MeasurementError(f"{path}: cannot read ({error.strerror}); check the path") from None
-
-
-def _check_legal(
-    rows: FileRows, spec: KernelSpec, dtype: str, layout: str, arch: ArchSpec, reject: Rejection
-) -> FileRows:
-    """Refuse rows of configurations that cannot compute their problem: sizes in the wrong columns, for instance."""
-    if spec != GEMM:
-        return rows
-    problems = {(m, n, k): GemmProblem(m, n, k, dtype, layout) for m, n, k in rows.dims.tolist()}
-    reasons: dict[tuple[int, int, int], str | None] = {}
-    good = np.ones(len(rows.lines), dtype=np.bool_)
-    for row, ((m, n, k), config) in enumerate(zip(rows.dims.tolist(), rows.config_index.tolist(), strict=True)):
-        problem = problems[m, n, k]
-        # All that the rules ask of a problem.
-        key = (config, problem.alignment, k)
-        if key not in reasons:
-            reasons[key] = gemm_illegal_reason(problem, rows.configs[config].config, arch)
-        reason = reasons[key]
-        if reason is not None:
-            good[row] = False
-            sizes = " x ".join(map(str, problem.dims))
-            reject.bad_row(
-                int(rows.lines[row]),
-                f"the configuration cannot compute {sizes} ({reason})"
-                if not reject.skips
-                else "the configuration cannot compute the problem",
-                "check the columns of the sizes, or remove the row",
-            )
-    return rows.select(good)
 
 
 def _check_roofline(rows: FileRows, spec: KernelSpec, dtype: DType, arch: ArchSpec, reject: Rejection) -> FileRows:
