@@ -115,6 +115,52 @@ def test_wide_tiles_are_right(tile: str, dtype: str, scales: str, arch: object) 
         assert torch.equal(first, second), dims
 
 
+FORMATS = [("fp8", "tensor"), ("fp8", "row"), ("fp8_fast", "row"), ("fp8_block128", "block")]
+
+
+@pytest.mark.parametrize("tile", [(128, 128), (64, 256), (64, 128), (128, 64), (128, 256)])
+@pytest.mark.parametrize(("dtype", "scales"), FORMATS)
+def test_warp_specialised_kernels_are_right(dtype: str, scales: str, tile: tuple[int, int], arch: object) -> None:
+    """Ragged, smaller than a tile, more tiles than SMs, trips that no promotion divides; the bits of other kernels."""
+    block_m, block_n = tile
+    config = make_config(block_m=block_m, block_n=block_n, schedule="warp_specialized", load="tma")
+    plain = make_config(schedule="persistent", load="tma")
+    if dtype != "fp8_fast" and block_m * block_n > 128 * 128:
+        pytest.skip("a promoted sum of this size does not fit the registers")
+    for dims in ((301, 712, 1424), (1, 72, 1424), (2000, 3208, 656), (130, 328, 512), (5000, 4104, 128)):
+        problem = GemmProblem(*dims, dtype=dtype)
+        if illegal_reason(problem, config, arch):
+            assert (dtype, block_n) == ("fp8_block128", 256)
+            continue
+        for activation in ("gelu", "silu", "none"):
+            operands = make_gemm_operands(
+                problem, "cuda", 0, has_bias=activation != "none", activation=activation, scales=scales
+            )[0]
+            expected = gemm_reference(operands)
+            first, second = (run(operands, config, arch) for _ in range(2))
+            assert relative_error(first, expected) < MAX_RELATIVE_ERROR[dtype], (dims, activation)
+            assert torch.equal(first, second), (dims, activation)
+            assert torch.equal(first, run(operands, plain, arch)), (dims, activation)
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp8_fast"])
+@pytest.mark.parametrize("tile", ["tile-160", "tile-192", "persistent-192", "tile-64x192", "tile-64x80", "tile-128x96",
+                                  "tile-256-halves", "persistent-256"])  # fmt: skip
+def test_the_parts_of_a_tile_are_rounded_alike(tile: str, dtype: str, arch: object) -> None:
+    """Scaling and adding the bias round apart in every part: an element that two tiles compute has one value."""
+    config = make_config(load="tma", **WIDE[tile])
+    problem = GemmProblem(300, 520, 128, dtype=dtype)
+    operands = make_gemm_operands(problem, "cuda", 0, has_bias=True, activation="gelu", scales="row")[0]
+    operands.a.copy_(torch.zeros(300, 128, device="cuda"))
+    operands.a[:, 0] = 1.0
+    operands.b.copy_(torch.ones(520, 128, device="cuda"))
+    # (1 - 2^-13)(1 + 2^-13) is 1 - 2^-26: 1 if the product is rounded, and -2^-26 is left of 1 only if it is not.
+    operands.scale_a.fill_(1.0 - 2.0**-13)
+    operands.scale_b.fill_(1.0 + 2.0**-13)
+    operands.bias.fill_(-1.0)
+    assert run(operands, config, arch).unique().tolist() == [0.0]
+
+
 def test_candidates_of_every_format(arch: object) -> None:
     """Every tenth candidate of each format gives the right result on a validation problem."""
     family = find_family("gemm")

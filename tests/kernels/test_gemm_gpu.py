@@ -22,6 +22,7 @@ SCHEDULES = {
     "persistent-halves": {"schedule": "persistent", "load": "tma", "epilogue_split": 2},
     "split-pointer": {"schedule": "split_k", "load": "pointer", "split_k": 3},
     "split-tma": {"schedule": "split_k", "load": "tma", "split_k": 3},
+    "specialised": {"schedule": "warp_specialized", "load": "tma", "num_warps": 8},
 }
 
 
@@ -53,6 +54,26 @@ def test_right_on_ragged_problems(schedule: str, tile: tuple[int, int], layout: 
             operands.out.fill_(float("nan"))
             launch_gemm(operands, config, arch)
             assert relative_error(operands.out, gemm_reference(operands)) < MAX_RELATIVE_ERROR[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("tile", [(128, 128), (128, 256), (64, 256), (64, 128), (128, 64)])
+def test_warp_specialised_kernels_sum_as_others_do(tile: tuple[int, int], dtype: str, arch: object) -> None:
+    """Smaller than a tile, more tiles than SMs, one trip and many: right, and the bits of a plain persistent kernel."""
+    config = make_config(**SCHEDULES["specialised"], block_m=tile[0], block_n=tile[1])
+    plain = make_config(schedule="persistent", load="tma", num_warps=8, block_n=max(tile[1], 128))
+    for dims in ((301, 712, 1416), (1, 72, 1416), (2000, 3208, 656), (5000, 4104, 64)):
+        for activation in ("none", "gelu", "silu"):
+            problem = GemmProblem(*dims, dtype=dtype)
+            operands = make_gemm_operands(problem, "cuda", 0, has_bias=activation != "none", activation=activation)[0]
+            results = []
+            for which in (config, config, plain):
+                operands.out.fill_(float("nan"))
+                launch_gemm(operands, which, arch)
+                results.append(operands.out.clone())
+            assert relative_error(results[0], gemm_reference(operands)) < MAX_RELATIVE_ERROR[dtype], dims
+            assert torch.equal(results[0], results[1]), dims
+            assert torch.equal(results[0], results[2]), dims
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("triton")
 
 from wavetune.core.arch import ARCHS, find_arch
-from wavetune.core.config import GEMM, KernelConfig
+from wavetune.core.config import GEMM, WALKING_SCHEDULES, KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError, ProblemError
 from wavetune.kernels.gemm import gemm_calls, gemm_variants, illegal_reason
@@ -83,7 +83,7 @@ def test_grids_are_those_of_the_mapping(dims: tuple[int, int, int], layout: str)
         if illegal_reason(problem, config, H200) is None:
             main, *rest = gemm_calls(operands, config, H200)
             assert main.grid_size == map_gemm(problem, config, H200).grid_size
-            assert main.variant.is_persistent == (config["schedule"] == "persistent")
+            assert main.variant.is_persistent == (config["schedule"] in WALKING_SCHEDULES)
             assert len(rest) == (config["schedule"] == "split_k")
 
 
@@ -99,7 +99,7 @@ def test_the_h200_space_is_rich_and_legal() -> None:
     space = gemm_space(H200)
     assert len(space) >= 300
     assert len(set(space)) == len(space)
-    assert {config["schedule"] for config in space} == {"tile", "persistent", "split_k"}
+    assert {config["schedule"] for config in space} == {"tile", "persistent", "split_k", "warp_specialized"}
     assert {config["load"] for config in space} == {"tma", "pointer"}
     assert {1, 4, 8, 16} <= {config["group_m"] for config in space}
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("triton")
 
 from wavetune.core.arch import find_arch
-from wavetune.core.config import GEMM, KernelConfig
+from wavetune.core.config import GEMM, WALKING_SCHEDULES, KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.kernels.gemm import gemm_calls, illegal_reason
 from wavetune.kernels.gemm_operands import make_gemm_operands
@@ -43,6 +43,15 @@ def make_config(**fields: object) -> KernelConfig:
         ({"dtype": "fp8_block128"}, {"block_n": 256, "num_stages": 2}, "more than one scale of B"),
         ({"k": 1000, "alignment": 8}, {}, "alignment"),
         ({}, {"num_stages": 9}, "shared memory"),
+        ({}, {"schedule": "warp_specialized", "num_warps": 4}, "num_warps=8"),
+        ({}, {"schedule": "warp_specialized", "load": "pointer"}, "load=tma"),
+        ({}, {"schedule": "warp_specialized", "epilogue_split": 2}, "epilogue_split=1"),
+        ({}, {"schedule": "warp_specialized", "block_k": 64}, "block_k of 128 B"),
+        ({}, {"schedule": "warp_specialized", "block_m": 256}, "two parts of 64 rows"),
+        ({}, {"schedule": "warp_specialized", "block_n": 160}, "two parts of 64 rows"),
+        ({}, {"schedule": "warp_specialized", "block_m": 64, "block_n": 64}, "64 columns or more"),
+        ({"dtype": "fp32"}, {"schedule": "warp_specialized", "block_k": 32}, "bf16, fp16 and fp8 in layout nk"),
+        ({"dtype": "bf16", "layout": "kn"}, {"schedule": "warp_specialized", "block_k": 64}, "not bf16 in kn"),
     ],
 )
 def test_illegal_configurations_are_explained(problem: dict, fields: dict, word: str) -> None:
@@ -65,7 +74,7 @@ def test_the_space(dtype: str) -> None:
     """Every schedule and way of loading, no repeats; unaligned operands have somewhere to go."""
     space = find_family("gemm").configs(H200, dtype)
     assert len(set(space)) == len(space) >= 100
-    assert {config["schedule"] for config in space} == {"tile", "persistent", "split_k"}
+    assert {config["schedule"] for config in space} == {"tile", "persistent", "split_k", "warp_specialized"}
     unaligned = GemmProblem(1000, 1000, 1000, dtype=dtype, alignment=1)
     assert any(illegal_reason(unaligned, config, H200) is None for config in space)
     block_ks = {config["block_k"] for config in space}
@@ -83,7 +92,7 @@ def test_grids_are_those_of_the_mapping(dtype: str) -> None:
         if illegal_reason(problem, config, H200) is None:
             main, *rest = gemm_calls(operands, config, H200)
             assert main.grid_size == map_gemm(problem, config, H200).grid_size
-            assert main.variant.is_persistent == (config["schedule"] == "persistent")
+            assert main.variant.is_persistent == (config["schedule"] in WALKING_SCHEDULES)
             assert len(rest) == (config["schedule"] == "split_k")
 
 

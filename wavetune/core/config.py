@@ -175,8 +175,13 @@ GEMM = KernelSpec(
     macro=("block_m", "block_n", "block_k", "split_k", "schedule"),
     micro=("group_m", "num_warps", "num_stages", "load", "epilogue_split"),
     defaults=MappingProxyType({"split_k": 1, "schedule": "tile", "load": "pointer", "epilogue_split": 1}),
-    words=MappingProxyType({"schedule": ("tile", "persistent", "split_k"), "load": ("pointer", "tma")}),
+    words=MappingProxyType(
+        {"schedule": ("tile", "persistent", "split_k", "warp_specialized"), "load": ("pointer", "tma")}
+    ),
 )
+
+WALKING_SCHEDULES = frozenset({"persistent", "warp_specialized"})
+"""Schedules of GEMM kernels that launch a CTA for each resident slot, which walks over tiles."""
 
 ATTENTION = KernelSpec(
     name="attention",

@@ -47,6 +47,9 @@ class KernelVariant:
         Whether the launch is capped at the CTAs that are resident at once.
     overlaps_previous : bool, default=False
         Whether the kernel may start before the previous one ends (programmatic dependent launch); it must wait itself.
+    fuses_multiply_add : bool, default=True
+        Whether the compiler may round a product and a sum at once. Where the parts of a tile are finished apart it does
+        so in one and not in the other, and an element that two tiles compute depends on which stored it last.
     """
 
     kernel: Any
@@ -56,13 +59,14 @@ class KernelVariant:
     arch: ArchSpec
     is_persistent: bool = False
     overlaps_previous: bool = False
+    fuses_multiply_add: bool = True
     loaded: dict[tuple[object, ...], LoadedKernel] = field(default_factory=dict, repr=False)
 
     def options(self) -> dict[str, object]:
         """Return compile-time arguments and options as keywords of the kernel."""
         options = {**self.constants, "num_warps": self.num_warps, "num_stages": self.num_stages}
-        # Said, because the default changes in Triton 3.10 and results would with it.
-        options["enable_fp_fusion"] = True
+        # Always said, because the default changes in Triton 3.10 and results would with it.
+        options["enable_fp_fusion"] = self.fuses_multiply_add
         if self.overlaps_previous:
             options["launch_pdl"] = True
         return options
@@ -112,7 +116,10 @@ class LoadedKernel:
     def __init__(self, compiled: Any, variant: KernelVariant) -> None:
         compiled._init_handles()  # loads the module; fills in n_regs
         per_sm = ctas_per_sm(
-            variant.arch, num_warps=variant.num_warps, num_regs=compiled.n_regs, smem_bytes=compiled.metadata.shared
+            variant.arch,
+            num_warps=compiled.metadata.num_warps,
+            num_regs=compiled.n_regs,
+            smem_bytes=compiled.metadata.shared,
         )
         self.compiled = compiled
         self.slots = per_sm * variant.arch.num_sms

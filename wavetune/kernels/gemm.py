@@ -25,6 +25,7 @@ from wavetune.kernels.gemm_operands import TORCH_DTYPES, GemmOperands
 from wavetune.kernels.gemm_reduction import check_workspace, overlaps_reduction, reduction_call, reduction_variant
 from wavetune.kernels.gemm_scaled import scaled_calls, scaled_illegal_reason
 from wavetune.kernels.gemm_scales import scale_strides
+from wavetune.kernels.gemm_specialized import specialized_descriptors, specialized_variant
 from wavetune.kernels.launch_cache import LaunchCache
 from wavetune.kernels.placeholder import AMPLE_WORKSPACE
 from wavetune.mapping.gemm import map_gemm
@@ -40,6 +41,8 @@ def illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -
     reason = gemm_illegal_reason(problem, config, arch)
     if reason is not None:
         return reason
+    if IS_INTERPRETED and config["schedule"] == "warp_specialized":
+        return "Triton's interpreter does not run warp_specialized kernels"
     if problem.dtype not in TORCH_DTYPES:
         return f"the kernels take {', '.join(TORCH_DTYPES)}, not {problem.dtype}"
     if find_dtype(problem.dtype).is_scaled:
@@ -84,6 +87,8 @@ def gemm_variants(
         merged = {name: value for part in constants for name, value in part.items()}
         return KernelVariant(kernel, merged, num_warps, num_stages, arch, is_persistent=schedule == "persistent")
 
+    if schedule == "warp_specialized":
+        return (specialized_variant(config, arch, has_bias=has_bias, activation=activation),)
     if schedule == "split_k":
         split = {"SPLIT_K": config["split_k"]}
         reduction = reduction_variant(config, arch, unit, has_bias, activation)
@@ -138,6 +143,10 @@ def gemm_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> 
         unit = 1
     variants = gemm_variants(config, arch, problem.dtype, problem.layout, unit, bias is not None, operands.activation)
     grid_size = map_gemm(problem, config, arch).grid_size
+    if config["schedule"] == "warp_specialized":
+        no_scales = (None, None, m, n, k, 0, 0, 0, 0)
+        args: tuple[Any, ...] = (*specialized_descriptors(a, b, out, config), bias, *no_scales)
+        return [KernelCall(variants[0], args, grid_size)]
     is_tma = config["load"] == "tma"
     inputs = input_descriptors(a, b, problem.layout, config) if is_tma else (a, b)
     in_units = (m, n // unit, k // unit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from wavetune.core.arch import ArchSpec
@@ -15,6 +15,7 @@ from wavetune.kernels.gemm_descriptors import input_descriptors, output_descript
 from wavetune.kernels.gemm_operands import GemmOperands
 from wavetune.kernels.gemm_reduction import check_workspace, overlaps_reduction, reduction_call, reduction_variant
 from wavetune.kernels.gemm_scales import scale_strides
+from wavetune.kernels.gemm_specialized import specialized_descriptors, specialized_variant
 from wavetune.mapping.gemm import map_gemm
 from wavetune.mapping.legality import PAIR_WIDTHS, TMA_ALIGNMENT
 from wavetune.mapping.numerics import computes_transpose
@@ -75,27 +76,35 @@ def scaled_variants(
     unit_k, unit_n = _units(dtype, is_aligned)
     if int(config["block_n"]) in PAIR_WIDTHS:
         return _pair_variants(config, arch, dtype, (unit_k, unit_n), has_bias, activation)
+    promote = _promoted_trips(dtype, int(config["block_k"]))
+    # Scales in blocks are applied before anything else is added.
+    fuses = scale_block > 0
+    if schedule == "warp_specialized":
+        specialized = specialized_variant(
+            config, arch, has_bias=has_bias, activation=activation, has_scales=True, promote=promote,
+            scale_block=scale_block, units=(unit_k, unit_n), fuses_multiply_add=fuses,
+        )  # fmt: skip
+        return (specialized,)
     constants = {name.upper(): config[name] for name in ("block_m", "block_n", "block_k", "group_m")}
     if schedule == "split_k":
         constants["SPLIT_K"] = config["split_k"]
     constants |= {
         "SWAP": computes_transpose(config, arch),
         "IS_TMA": config["load"] == "tma",
-        "PROMOTE": _promoted_trips(dtype, int(config["block_k"])),
+        "PROMOTE": promote,
         "SCALE_BLOCK": scale_block,
         "UNIT_K": unit_k,
         "UNIT_N": unit_n,
     }
-    stages = int(config["num_warps"]), int(config["num_stages"])
+    variant = partial(_variant, config, arch, constants, fuses_multiply_add=fuses)
     if schedule == "split_k":
         constants["OVERLAP"] = overlaps_reduction(arch)
-        main = KernelVariant(gemm_scaled_device.split_scaled_kernel, constants, *stages, arch)
+        main = variant(gemm_scaled_device.split_scaled_kernel)
         return main, reduction_variant(config, arch, unit_n, has_bias, activation)
     constants |= {"EPILOGUE_SPLIT": config["epilogue_split"], "HAS_BIAS": has_bias, "ACTIVATION": activation}
     if schedule == "persistent":
-        kernel = gemm_scaled_device.persistent_scaled_kernel
-        return (KernelVariant(kernel, constants, *stages, arch, is_persistent=True),)
-    return (KernelVariant(gemm_scaled_device.tile_scaled_kernel, constants, *stages, arch),)
+        return (variant(gemm_scaled_device.persistent_scaled_kernel, is_persistent=True),)
+    return (variant(gemm_scaled_device.tile_scaled_kernel),)
 
 
 def _pair_variants(
@@ -108,16 +117,25 @@ def _pair_variants(
     if schedule == "split_k":
         constants["SPLIT_K"] = config["split_k"]
     constants |= {"PROMOTE": _promoted_trips(dtype, int(config["block_k"])), "UNIT_K": units[0], "UNIT_N": units[1]}
-    stages = int(config["num_warps"]), int(config["num_stages"])
+    variant = partial(_variant, config, arch, constants, fuses_multiply_add=False)
     if schedule == "split_k":
         constants["OVERLAP"] = overlaps_reduction(arch)
-        main = KernelVariant(gemm_scaled_pair_device.split_scaled_pair_kernel, constants, *stages, arch)
+        main = variant(gemm_scaled_pair_device.split_scaled_pair_kernel)
         return main, reduction_variant(config, arch, units[1], has_bias, activation)
     constants |= {"HAS_BIAS": has_bias, "ACTIVATION": activation}
     if schedule == "persistent":
-        kernel = gemm_scaled_pair_device.persistent_scaled_pair_kernel
-        return (KernelVariant(kernel, constants, *stages, arch, is_persistent=True),)
-    return (KernelVariant(gemm_scaled_pair_device.tile_scaled_pair_kernel, constants, *stages, arch),)
+        return (variant(gemm_scaled_pair_device.persistent_scaled_pair_kernel, is_persistent=True),)
+    return (variant(gemm_scaled_pair_device.tile_scaled_pair_kernel),)
+
+
+def _variant(
+    config: KernelConfig, arch: ArchSpec, constants: dict[str, Any], kernel: Any, *, is_persistent: bool = False,
+    fuses_multiply_add: bool,
+) -> KernelVariant:  # fmt: skip
+    return KernelVariant(
+        kernel, constants, int(config["num_warps"]), int(config["num_stages"]), arch,
+        is_persistent=is_persistent, fuses_multiply_add=fuses_multiply_add,
+    )  # fmt: skip
 
 
 def scaled_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> list[KernelCall]:
@@ -140,11 +158,14 @@ def scaled_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -
     if is_pair:
         # Everything comes by descriptors, and no scales lie along k.
         strides = strides[::2]
+    if config["schedule"] == "warp_specialized":
+        args: tuple[Any, ...] = (*specialized_descriptors(a, b, out, config), operands.bias, *scales, *sizes, *strides)
+        return [KernelCall(variants[0], args, grid_size)]
     inputs = input_descriptors(a, b, "nk", config) if is_tma else (a, b)
     input_strides = () if is_pair else (a.stride(0) // unit_k, b.stride(0) // unit_k)
     if config["schedule"] == "split_k":
         check_workspace(operands, config)
-        args: tuple[Any, ...] = (*inputs, operands.partials, *scales, *sizes, *input_strides, *strides)
+        args = (*inputs, operands.partials, *scales, *sizes, *input_strides, *strides)
         return [KernelCall(variants[0], args, grid_size), reduction_call(operands, variants[1], unit_n)]
     targets = output_descriptors(out, config) if is_tma else (out,)
     output_stride = () if is_pair else (out.stride(0) // unit_n,)

@@ -74,7 +74,15 @@ _FAMILIES = (
     ConfigFamily("tile", ((128, 80, 128), (128, 96, 128)), (4,), (3, 4)),
 )
 
+_SPECIALIZED_FAMILIES = (
+    ConfigFamily("warp_specialized", ((128, 128, 128),), (8,), (5, 6), (4, 8, 16)),
+    ConfigFamily("warp_specialized", ((64, 256, 128),), (8,), (4,), (8, 16)),
+    ConfigFamily("warp_specialized", ((64, 128, 128), (128, 64, 128)), (8,), (6, 8)),
+)
+"""One warp loads, two warpgroups multiply; sums of 64 x 256 for a warpgroup fit only where they are not promoted."""
+
 _UNPROMOTED_FAMILIES = (
+    ConfigFamily("warp_specialized", ((128, 256, 128),), (8,), (3,), (4, 8, 16)),
     ConfigFamily("tile", ((64, 256, 128),), (4,), (3, 4)),
     ConfigFamily("tile", ((128, 128, 128),), (4,), (4, 6), (8, 16)),
     ConfigFamily("tile", ((256, 128, 128),), (8,), (3, 4), (8, 16), epilogue_split=(1, 2)),
@@ -100,7 +108,9 @@ _POINTER_FAMILIES = (
 def scaled_space(arch: ArchSpec, dtype: str = "fp8") -> list[KernelConfig]:
     """Return the candidate configurations of a scaled dtype, without repeats, in a stable order; maybe none."""
     probe = GemmProblem(_ROOMY, _ROOMY, _ROOMY, dtype=dtype)
-    families = (*_FAMILIES, *_UNPROMOTED_FAMILIES) if find_dtype(dtype).name == "fp8_fast" else _FAMILIES
+    families: tuple[ConfigFamily, ...] = (*_FAMILIES, *_SPECIALIZED_FAMILIES)
+    if find_dtype(dtype).name == "fp8_fast":
+        families = (*families, *_UNPROMOTED_FAMILIES)
     configs: dict[KernelConfig, None] = {}
     for family in families:
         for config in family.configs("tma" if arch.has_tma else "pointer"):

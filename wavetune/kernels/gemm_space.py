@@ -28,7 +28,7 @@ class ConfigFamily:
     Parameters
     ----------
     schedule : str
-        ``tile``, ``persistent`` or ``split_k``.
+        ``tile``, ``persistent``, ``split_k`` or ``warp_specialized``.
     tiles : tuple of (int, int, int)
         ``(block_m, block_n, block_k)``.
     num_warps, num_stages, group_m, split_k, epilogue_split : tuple of int
@@ -98,6 +98,11 @@ _TMA_FAMILIES = (
     ConfigFamily("split_k", ((128, 160, 64), (128, 192, 64)), (4,), (4,), split_k=(2, 3, 4)),
     ConfigFamily("persistent", ((64, 128, 64), (64, 128, 128)), (4,), (3, 4), (8,), epilogue_split=(1, 2)),
     ConfigFamily("persistent", ((64, 256, 64),), (4,), (3, 4), (8,), epilogue_split=(1, 2)),
+    # One warp loads, two warpgroups multiply.
+    ConfigFamily("warp_specialized", ((128, 256, 64),), (8,), (3,), (4, 8, 16)),
+    ConfigFamily("warp_specialized", ((128, 128, 64),), (8,), (5, 6), (8, 16)),
+    ConfigFamily("warp_specialized", ((64, 256, 64),), (8,), (4,)),
+    ConfigFamily("warp_specialized", ((64, 128, 64), (128, 64, 64)), (8,), (6, 8)),
 )
 
 _POINTER_FAMILIES = (

@@ -26,6 +26,12 @@ MIN_TILE = 16
 PAIR_WIDTHS = {80: 64, 96: 64, 160: 128, 192: 128}
 """Tile widths made of two parts, and the columns of the left part; see `wavetune.kernels.gemm_pair_device`."""
 
+SPECIALIZED_WARPS = 8
+"""Warps that multiply in a warp-specialised kernel, two warpgroups; one more loads."""
+
+SPECIALIZED_ROW_BYTES = 128
+"""Bytes of k in a trip of a warp-specialised kernel: one swizzled row of shared memory."""
+
 MAX_CTA_THREADS = 1024
 """Threads of one CTA (CUDA C++ Programming Guide, technical specifications; AMD workgroups have the same limit)."""
 
@@ -43,10 +49,39 @@ def gemm_illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSp
     split_k = int(config["split_k"])
     if (split_k > 1) != (config["schedule"] == "split_k"):
         return f"schedule {config['schedule']} does not go with split_k={split_k}"
+    if config["schedule"] == "warp_specialized":
+        reason = _specialized_reason(problem, config, arch)
+        if reason is not None:
+            return reason
     if not problem.is_empty:
         trips = ceil_div(problem.k, block_k)
         if split_k > trips:
             return f"split_k={split_k} exceeds the {trips} loop trips"
+    return None
+
+
+def specialized_parts(config: KernelConfig) -> tuple[int, int]:
+    """Return into how many parts the two warpgroups of a warp-specialised kernel cut the rows and columns of a tile."""
+    return (2, 1) if int(config["block_m"]) > WARPGROUP_ROWS else (1, 2)
+
+
+def _specialized_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
+    """Say which rule of the warp-specialised kernel a configuration breaks, or None."""
+    dtype = find_dtype(problem.dtype)
+    if arch.target != "sm_90":
+        return f"warp_specialized kernels are for sm_90, {arch.name} is {arch.target}"
+    if not (dtype.is_scaled or dtype.name in ("bf16", "fp16")) or problem.layout != "nk":
+        return f"warp_specialized kernels take bf16, fp16 and fp8 in layout nk, not {dtype.name} in {problem.layout}"
+    if config["load"] != "tma" or config["epilogue_split"] != 1:
+        return "schedule warp_specialized needs load=tma and epilogue_split=1"
+    if config["num_warps"] != SPECIALIZED_WARPS:
+        return f"schedule warp_specialized has num_warps={SPECIALIZED_WARPS} that multiply, got {config['num_warps']}"
+    if int(config["block_k"]) * dtype.input_bytes != SPECIALIZED_ROW_BYTES:
+        return f"schedule warp_specialized needs block_k of {SPECIALIZED_ROW_BYTES} B, got {config['block_k']} elements"
+    block_m, block_n = int(config["block_m"]), int(config["block_n"])
+    parts_m, parts_n = specialized_parts(config)
+    if block_m // parts_m != WARPGROUP_ROWS or block_n in PAIR_WIDTHS or block_n // parts_n < WARPGROUP_ROWS:
+        return f"schedule warp_specialized has two parts of 64 rows and 64 columns or more, got {block_m}x{block_n}"
     return None
 
 

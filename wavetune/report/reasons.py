@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from wavetune.core.arch import ArchSpec
+from wavetune.core.config import WALKING_SCHEDULES
 from wavetune.mapping.gemm import reusable_l2_bytes
 from wavetune.report.anatomy import LaunchAnatomy
 from wavetune.report.family_anatomy import FamilyAnatomy
@@ -107,7 +108,7 @@ def describe_waves(anatomy: LaunchAnatomy | FamilyAnatomy) -> str:
     waves, resident = anatomy.waves, anatomy.form.ctas_per_sm
     width = f"{waves.width:,} ({resident} on each of {anatomy.num_sms} SMs)"
     # A persistent kernel launches fewer CTAs, which take the tiles in the same waves.
-    units = _count(anatomy.mapping.grid_size, "tile" if anatomy.config.get("schedule") == "persistent" else "CTA")
+    units = _count(anatomy.mapping.grid_size, "tile" if anatomy.config.get("schedule") in WALKING_SCHEDULES else "CTA")
     if waves.waves == 1:
         return f"{units} in 1 wave of up to {width}: {anatomy.tail_fill:.0%} full"
     return (

@@ -127,7 +127,7 @@ class DocumentReader:
             self.fail("forms", "forms without coefficients must come last")
         if len({form.config for form in forms}) != len(forms):
             self.fail("forms", "the same configuration appears twice")
-        deep = GemmProblem(1, 1, MAX_DIMENSION, dtype.name, alignment=TMA_ALIGNMENT)
+        deep = GemmProblem(1, 1, MAX_DIMENSION, dtype.name, layout, TMA_ALIGNMENT)
         for index, form in enumerate(forms):
             reason = gemm_illegal_reason(deep, form.config, arch)
             if reason is not None:
@@ -146,7 +146,7 @@ class DocumentReader:
             ),
             bound_log2=self._as_number(self._get(document, "bound_log2"), "bound_log2"),
             cells=self._cells(document, len(spec.dims), n_modelled),
-            exact=self._exact(document, len(spec.dims), forms, arch),
+            exact=self._exact(document, dtype.name, layout, forms, arch),
             fit_range=self._fit_range(document, spec),
             provenance=self._as_object(self._get(document, "provenance"), "provenance"),
             accuracy=self._as_object(self._get(document, "accuracy"), "accuracy"),
@@ -234,21 +234,21 @@ class DocumentReader:
         self.fail(field, f"expected at least one candidate and {n_modelled} corrections")
 
     def _exact(
-        self, document: dict[str, Any], n_dims: int, forms: tuple[LaunchForm, ...], arch: ArchSpec
+        self, document: dict[str, Any], dtype: str, layout: str, forms: tuple[LaunchForm, ...], arch: ArchSpec
     ) -> dict[tuple[int, ...], ExactEntry]:
         def read(value: Any, field: str) -> tuple[tuple[int, ...], ExactEntry]:
-            if not isinstance(value, list) or len(value) != n_dims + 2:
-                self.fail(field, f"expected {n_dims} sizes, a form and a latency")
-            key = tuple(self._as_integer(size, field, 1, MAX_DIMENSION) for size in value[:n_dims])
+            if not isinstance(value, list) or len(value) != 5:
+                self.fail(field, "expected 3 sizes, a form and a latency")
+            m, n, k = (self._as_integer(size, field, 1, MAX_DIMENSION) for size in value[:3])
             latency_us = self._as_number(value[-1], field)
             if latency_us == 0.0:
                 self.fail(field, "a measured latency is positive")
-            index = self._as_integer(value[n_dims], field, 0, len(forms) - 1)
-            m, n, k = key
-            reason = gemm_illegal_reason(GemmProblem(m, n, k, alignment=TMA_ALIGNMENT), forms[index].config, arch)
+            index = self._as_integer(value[3], field, 0, len(forms) - 1)
+            problem = GemmProblem(m, n, k, dtype, layout, TMA_ALIGNMENT)
+            reason = gemm_illegal_reason(problem, forms[index].config, arch)
             if reason is not None:
                 self.fail(field, f"its form is not legal: {reason}")
-            return key, ExactEntry(index, latency_us)
+            return problem.dims, ExactEntry(index, latency_us)
 
         rows = self._as_list(self._get(document, "exact"), "exact", read)
         entries = dict(rows)

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wavetune.core.arch import ArchSpec
-from wavetune.core.config import KernelConfig
+from wavetune.core.config import WALKING_SCHEDULES, KernelConfig
 from wavetune.core.dtype import find_dtype
 from wavetune.errors import InfeasibleConfigError
 from wavetune.runtime.model_file import LaunchForm, ModelFile
@@ -229,7 +229,8 @@ class FormTransfer:
         octaves += _GROUP * abs(math.log2(int(one["group_m"]) / int(other["group_m"])))
         octaves += _STAGE * abs(int(one["num_stages"]) - int(other["num_stages"]))
         octaves += _LOAD * (one["load"] != other["load"])
-        return octaves + _PERSISTENT * ((one["schedule"] == "persistent") != (other["schedule"] == "persistent"))
+        walks = [config["schedule"] in WALKING_SCHEDULES for config in (one, other)]
+        return octaves + _PERSISTENT * (walks[0] != walks[1])
 
 
 def _anchor(index: int, form: LaunchForm) -> _Anchor:
