@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,15 +87,22 @@ def test_beyond_the_measured_range_the_policy_decides(problem: Problem) -> None:
         wavetune.choose(problem, on_miss="error")
 
 
-def test_plain_weights_that_stand_in_were_not_measured() -> None:
-    """Gated weights without a model are beyond what was measured, whatever their sizes, and the answer says why."""
-    plain = GroupedGemmProblem((12, 0, 7, 300), 4096, 4096)
-    gated = GroupedGemmProblem((12, 0, 7, 300), 4096, 4096, layout="gated")
-    assert (explain(plain).source, explain(plain).is_stand_in) == (Source.NEAREST, False)
-    assert (explain(gated).source, explain(gated).is_stand_in) == (Source.MODEL, True)
+@pytest.mark.parametrize(
+    ("measured", "fields"),
+    [
+        (GroupedGemmProblem((12, 0, 7, 300), 4096, 4096, layout="gated"), {"dtype": "fp16"}),
+        (AttentionProblem((512, 700), heads=32, kv_heads=8, head_dim=64), {"dtype": "fp16"}),
+        (AttentionDecodeProblem((512, 700), heads=32, kv_heads=8, head_dim=256), {"dtype": "fp16"}),
+    ],
+)
+def test_what_a_stand_in_answers_was_not_measured(measured: Problem, fields: dict[str, str]) -> None:
+    """fp16 without a model is beyond what was measured, whatever its sizes, and the answer of bf16's says why."""
+    other = replace(measured, **fields)
+    assert (explain(measured).source, explain(measured).is_stand_in) == (Source.NEAREST, False)
+    assert (explain(other).source, explain(other).is_stand_in) == (Source.MODEL, True)
     with pytest.raises(MissError):
-        wavetune.choose(gated, on_miss="error")
-    assert wavetune.choose(gated) == explain(gated).config
+        wavetune.choose(other, on_miss="error")
+    assert wavetune.choose(other) == explain(other).config == wavetune.choose(measured)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,12 @@ def models(tmp_path: Path) -> Iterator[Path]:
     wavetune.clear_caches()
 
 
+@pytest.fixture
+def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the models that come with the package."""
+    monkeypatch.setattr("wavetune.runtime.locate._PACKAGE", tmp_path / "nowhere" / "wavetune")
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.one_of(st.just(0), st.integers(0, 40), st.integers(0, 3000)), min_size=1, max_size=40),
@@ -137,7 +143,7 @@ def test_choices_are_the_fastest_legal_forms() -> None:
     assert choose_grouped_gemm(GroupedGemmProblem((0, 0), 64, 64)).source is Source.EMPTY
 
 
-@pytest.mark.usefixtures("models")
+@pytest.mark.usefixtures("models", "nothing_shipped")
 def test_a_measured_key_answers_for_its_own_histogram_only() -> None:
     """Another histogram was not measured, nor another number of SMs, nor a layout that plain weights stand in for."""
     assert choose_grouped_gemm(MEASURED).source is Source.EXACT
@@ -149,20 +155,25 @@ def test_a_measured_key_answers_for_its_own_histogram_only() -> None:
     assert choose_grouped_gemm(replace(MEASURED, layout="gated")).source is Source.MODEL
 
 
-def test_gated_weights_have_a_model_of_their_own_or_borrow_one(models: Path) -> None:
-    """The model of plain weights answers until there is one for gated weights."""
+@pytest.mark.usefixtures("nothing_shipped")
+def test_weights_have_a_model_of_their_own_or_borrow_one(models: Path) -> None:
+    """Plain weights answer for gated ones, and bf16 for fp16, until there is a nearer model."""
+    assert choose_grouped_gemm_config((300, 2), 1536, 2048, dtype="fp16", layout="gated") in {
+        form.config for form in FORMS
+    }
     assert choose_grouped_gemm_config((300, 2), 1536, 2048, layout="gated") in {form.config for form in FORMS}
     only = make_model("gated", forms=FORMS[1:2], default_index=0, exact={})
     write_family(only, models / H200.name / family_file_name("grouped_gemm", "bf16", "gated"))
     wavetune.clear_caches()
-    assert choose_grouped_gemm_config((300, 2), 1536, 2048, layout="gated") == FORMS[1].config
+    for dtype in ("bf16", "fp16"):
+        assert choose_grouped_gemm_config((300, 2), 1536, 2048, dtype=dtype, layout="gated") == FORMS[1].config
 
 
 @pytest.mark.usefixtures("models")
 def test_without_a_model_there_is_no_answer() -> None:
     """The error says what is missing."""
-    with pytest.raises(NoModelError, match="no model of grouped_gemm for fp16 and nk on nvidia-h200"):
-        choose_grouped_gemm_config((1, 2), 64, 64, dtype="fp16")
+    with pytest.raises(NoModelError, match="no model of grouped_gemm for fp8_fast and nk on nvidia-h200"):
+        choose_grouped_gemm_config((1, 2), 64, 64, dtype="fp8_fast")
     with pytest.raises(NoModelError, match="on nvidia-a100"):
         choose_grouped_gemm_config((1, 2), 64, 64, arch="a100")
 

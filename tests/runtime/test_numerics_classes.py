@@ -59,7 +59,7 @@ def test_a_layer_sums_in_one_order_whatever_m(n: int, k: int, num_sms: int | Non
 
 def test_m_still_decides_within_the_class() -> None:
     """Invariance is not one configuration for all m: the best of the order is taken for each."""
-    configs = {wavetune.choose_config(m, 6144, 4096, arch="h200", numerics="batch_invariant") for m in TOKENS}
+    configs = {wavetune.choose_config(m, 28672, 4096, arch="h200", numerics="batch_invariant") for m in TOKENS}
     assert len(configs) > 1
 
 

@@ -55,7 +55,7 @@ _NEAREST_FORMS = "inside the measured range: all forms decide"
 """Of a kernel family: it has forms, and no cells that hold candidates."""
 
 _PINNED = "this problem is pinned"
-_STAND_IN = "nothing of this layout was measured: all forms of plain weights, which stand in, decide"
+_STAND_IN = "nothing of this dtype and layout was measured: all forms of those that stand in decide"
 _SCALED = "on part of the measured GPU: all forms decide, with the waves that are there"
 
 

@@ -157,7 +157,9 @@ def _explain(problem: Problem, model: AnyModel | None, arch: str | None, top: in
 def _view(found: _Explanation) -> Iterator[Any]:
     choice, problem = found.choice, found.problem
     scaled = f", {choice.num_sms} of its SMs" if choice.is_scaled else ""
-    stand_in = f", which stands in: nothing of {problem.layout} was measured" if choice.is_stand_in else ""
+    stand_in = (
+        f", which stands in: nothing of {problem.dtype} {problem.layout} was measured" if choice.is_stand_in else ""
+    )
     head = [
         ("problem", f"{describe_problem(problem)}, {problem.dtype} {problem.layout} on {found.arch.name}{scaled}"),
         ("config", spell_config(choice.config)),

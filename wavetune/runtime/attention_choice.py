@@ -22,7 +22,7 @@ from wavetune.runtime.device import Device, resolve_device
 from wavetune.runtime.families import nothing_legal
 from wavetune.runtime.family_chooser import FamilyChoice, FamilyChooser
 from wavetune.runtime.family_file import FamilyFile
-from wavetune.runtime.family_source import find_family_model
+from wavetune.runtime.family_source import find_family_model, stand_ins
 from wavetune.runtime.settings import Settings, settings
 
 MAX_REMEMBERED = 4096
@@ -235,7 +235,7 @@ def rank_attention(
 
 
 def find_model(problem: AnyAttentionProblem, device: Device) -> FamilyFile:
-    """Return the model that answers for a problem.
+    """Return the model that answers for a problem: the first there is of `wavetune.runtime.family_source.stand_ins`.
 
     Raises
     ------
@@ -243,19 +243,18 @@ def find_model(problem: AnyAttentionProblem, device: Device) -> FamilyFile:
         If no file covers the kernel, dtype, head dimension and GPU.
     """
     models = _current_memory().models
-    key = (problem.kernel, problem.dtype, problem.layout, device.arch.name)
-    if key not in models:
-        mapping_of = attention_decode_mapping if isinstance(problem, AttentionDecodeProblem) else attention_mapping
-        models[key] = find_family_model(
-            mapping_of(problem.dtype, problem.layout), problem.dtype, problem.layout, device.arch.name
-        )
-    model = models[key]
-    if model is None:
-        raise NoModelError(
-            f"no model of {problem.kernel} for {problem.dtype} and {problem.layout} on {device.arch.name}; "
-            "calibrate one, or let the launcher use its fixed rule"
-        )
-    return model
+    mapping_of = attention_decode_mapping if isinstance(problem, AttentionDecodeProblem) else attention_mapping
+    for stored in stand_ins(problem.dtype, problem.layout):
+        key = (problem.kernel, *stored, device.arch.name)
+        if key not in models:
+            models[key] = find_family_model(mapping_of(*stored), *stored, device.arch.name)
+        model = models[key]
+        if model is not None:
+            return model
+    raise NoModelError(
+        f"no model of {problem.kernel} for {problem.dtype} and {problem.layout} on {device.arch.name}; "
+        "calibrate one, or let the launcher use its fixed rule"
+    )
 
 
 def chooser_for(
@@ -266,7 +265,7 @@ def chooser_for(
     Parameters
     ----------
     model : FamilyFile
-        Of the problem's kernel, dtype and head dimension.
+        Of the problem's kernel and head dimension, and of its dtype or one that stands in for it.
     problem : AttentionProblem or AttentionDecodeProblem
         To be asked about by its ``dims``.
     num_sms : int, optional
@@ -291,7 +290,10 @@ def chooser_for(
     # What was measured is the problem of evenly spaced lengths; another of the same key is not it.
     dims = problem.dims
     is_measured = dims in model.exact and type(problem).from_dims(dims, problem.dtype, problem.layout) == problem
-    return FamilyChooser(model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured)
+    return FamilyChooser(
+        model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured,
+        is_stand_in=(problem.dtype, problem.layout) != (model.dtype, model.layout),
+    )  # fmt: skip
 
 
 def is_legal(problem: AnyAttentionProblem, config: KernelConfig) -> bool:

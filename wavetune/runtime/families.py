@@ -15,6 +15,7 @@ from wavetune.core.shorthand import name_sizes
 from wavetune.errors import MissError, NoModelError
 from wavetune.runtime.choice import Choice, RankedConfig, Source
 from wavetune.runtime.device import Device, resolve_device
+from wavetune.runtime.family_source import stand_ins
 from wavetune.runtime.numerics import check_numerics
 from wavetune.waves.geometry import wave_geometry
 
@@ -115,22 +116,27 @@ def chooser_for(
     Raises
     ------
     NoModelError
-        If the model is of another kernel, dtype or layout, or no family answers for the problem.
+        If the model is of another kernel, or of a dtype and layout that do not stand in for the problem's, or no
+        family answers for the problem.
     """
-    for name in ("kernel", "dtype", "layout"):
-        ours, theirs = getattr(model, name), getattr(problem, name, None)
-        # A model of plain weights stands in for gated ones.
-        if ours != theirs and (ours, theirs) != ("nk", "gated"):
-            raise NoModelError(f"{model.path or 'the model'} is for {name} {ours}, the problem for {theirs}")
+    if model.kernel != problem.kernel:
+        raise NoModelError(f"{_name(model)} is for kernel {model.kernel}, the problem for {problem.kernel}")
+    wanted = problem.dtype, getattr(problem, "layout", "")
+    if (model.dtype, model.layout) not in stand_ins(*wanted):
+        raise NoModelError(f"{_name(model)} is for {model.dtype} {model.layout}, the problem for {' '.join(wanted)}")
     module = import_module(_entry(problem)[0])
     chooser: FamilyChooser = module.chooser_for(model, problem, num_sms, use_exact=use_exact)
     return chooser
 
 
+def _name(model: FamilyFile) -> str:
+    return model.path or "the model"
+
+
 def nothing_legal(model: FamilyFile, problem: Problem) -> NoModelError:
     """Return the error of a problem that no configuration of a model may be launched on."""
     return NoModelError(
-        f"{model.path or 'the model'}: no configuration is legal for {_describe(problem)}; a grid has at most "
+        f"{_name(model)}: no configuration is legal for {_describe(problem)}; a grid has at most "
         "2**31 - 1 CTAs, and TMA needs operands aligned to 16 bytes"
     )
 

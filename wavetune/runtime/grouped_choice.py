@@ -20,7 +20,7 @@ from wavetune.runtime.device import Device, resolve_device
 from wavetune.runtime.families import nothing_legal
 from wavetune.runtime.family_chooser import FamilyChoice, FamilyChooser
 from wavetune.runtime.family_file import FamilyFile
-from wavetune.runtime.family_source import find_family_model
+from wavetune.runtime.family_source import find_family_model, stand_ins
 from wavetune.runtime.grouped_forms import GroupedForms
 from wavetune.runtime.settings import Settings, settings
 
@@ -210,7 +210,7 @@ def choose_grouped_gemm_for_graph(
 
 
 def find_forms(dtype: str, layout: str, arch: str | None, num_sms: int | None) -> GroupedForms:
-    """Return the forms that answer; those of plain weights stand in for gated ones that have no model of their own.
+    """Return the forms that answer: of the first model there is of `wavetune.runtime.family_source.stand_ins`.
 
     Raises
     ------
@@ -223,14 +223,14 @@ def find_forms(dtype: str, layout: str, arch: str | None, num_sms: int | None) -
     known = memory.forms.get(key)
     if known is not None:
         return known
-    for stored in dict.fromkeys((layout, "nk")):
-        place = (dtype, stored, device.arch.name)
+    for stored in stand_ins(dtype, layout):
+        place = (*stored, device.arch.name)
         if place not in memory.models:
-            mapping = grouped_mapping(dtype, stored, device.arch)
-            memory.models[place] = find_family_model(mapping, dtype, stored, device.arch.name)
+            memory.models[place] = find_family_model(grouped_mapping(*stored, device.arch), *place)
         model = memory.models[place]
         if model is not None:
-            forms = memory.forms[key] = GroupedForms(model, device.num_sms, is_stand_in=layout != model.layout)
+            is_stand_in = stored != (dtype, layout)
+            forms = memory.forms[key] = GroupedForms(model, device.num_sms, is_stand_in=is_stand_in)
             return forms
     raise NoModelError(
         f"no model of grouped_gemm for {dtype} and {layout} on {device.arch.name}; calibrate one, or let the launcher "
@@ -268,7 +268,7 @@ def chooser_for(
     is_measured = problem.canonical() == problem
     return FamilyChooser(
         model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured,
-        is_stand_in=problem.layout != model.layout,
+        is_stand_in=(problem.dtype, problem.layout) != (model.dtype, model.layout),
     )  # fmt: skip
 
 
