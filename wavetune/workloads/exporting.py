@@ -151,7 +151,7 @@ def _triton_configs(workload: Workload, device: Device, margin: float) -> Export
     """List the configurations that win something, the one that carries most of the time first."""
     left_out, pinned = LeftOut(), 0
     weight_us: dict[KernelConfig, float] = {}
-    free_us = 0.0
+    free_us = lost_us = 0.0
     for entry, problem in answerable_entries(workload, device, left_out):
         every = predictions(problem, device)
         latencies = of_kernel(every, tuned_json.is_plain_kernel)
@@ -161,15 +161,16 @@ def _triton_configs(workload: Workload, device: Device, margin: float) -> Export
         config, is_pinned = of_those(latencies, answer_problem(problem, device, margin), margin)
         pinned += is_pinned
         weight_us[config] = weight_us.get(config, 0.0) + entry.count * latencies[config]
-        free_us += entry.count * min(every.values())
+        best_us = min(every.values())
+        free_us += entry.count * best_us
+        lost_us += entry.count * (latencies[config] - best_us)
     left_out.refuse_nothing(len(weight_us), "triton-configs")
     ordered = sorted(weight_us, key=lambda config: -weight_us[config])
     document = [
         {"kwargs": tuned_json.kernel_arguments(config), **tuned_json.launch_options(config)} for config in ordered
     ]
     lines = ",\n".join(f"  {json.dumps(config)}" for config in document)
-    cost = sum(weight_us.values()) / free_us - 1.0
-    return Export({"": f"[\n{lines}\n]\n"}, len(document), pinned, left_out.reasons, kernel_cost=cost)
+    return Export({"": f"[\n{lines}\n]\n"}, len(document), pinned, left_out.reasons, kernel_cost=lost_us / free_us)
 
 
 def _json(workload: Workload, device: Device, margin: float) -> Export:
