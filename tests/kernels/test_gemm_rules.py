@@ -1,5 +1,7 @@
 """What the host decides about a GEMM: legality, grid, variants, the configuration space."""
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("triton")
@@ -8,6 +10,7 @@ from wavetune.core.arch import ARCHS, find_arch
 from wavetune.core.config import GEMM, WALKING_SCHEDULES, KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import ConfigError, ProblemError
+from wavetune.kernels import registry
 from wavetune.kernels.gemm import gemm_calls, gemm_variants, illegal_reason
 from wavetune.kernels.gemm_operands import GemmOperands, operand_problem
 from wavetune.kernels.gemm_space import gemm_space
@@ -121,6 +124,16 @@ def test_registry_hashes_and_unknown_names() -> None:
     assert family.space_hash(H200, "bf16") != family.space_hash(A100, "bf16")
     with pytest.raises(ConfigError, match="'conv'"):
         find_family("conv")
+
+
+def test_the_hash_covers_every_device_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured with other device code is told apart, also that which is imported late."""
+    read: set[str] = set()
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.add(path.name) or read_bytes(path))
+    find_family("gemm").source_hash()
+    kernels = Path(registry.__file__).parent
+    assert {path.name for path in kernels.glob("gemm*_device.py")} <= read
 
 
 def test_operands_are_described() -> None:

@@ -47,6 +47,7 @@ def make_config(**fields: object) -> KernelConfig:
         ({}, {"schedule": "warp_specialized", "load": "pointer"}, "load=tma"),
         ({}, {"schedule": "warp_specialized", "epilogue_split": 2}, "epilogue_split=1"),
         ({}, {"schedule": "warp_specialized", "block_k": 64}, "block_k of 128 B"),
+        ({}, {"schedule": "warp_specialized", "num_stages": 1}, "num_stages of at least 2"),
         ({}, {"schedule": "warp_specialized", "block_m": 256}, "two parts of 64 rows"),
         ({}, {"schedule": "warp_specialized", "block_n": 160}, "two parts of 64 rows"),
         ({}, {"schedule": "warp_specialized", "block_m": 64, "block_n": 64}, "64 columns or more"),

@@ -89,6 +89,24 @@ def test_answers_are_legal_and_reachable_without_models(
         assert config == wavetune.choose_config(300, 1000, 3000, alignment=alignment, arch="h200")
 
 
+@pytest.mark.parametrize("numerics", ["any", "batch_invariant"])
+def test_what_takes_no_kn_gives_way_to_the_next_best(numerics: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the model of [n, k] answers by a warp-specialised kernel, [k, n] gets the best that can read it."""
+    n, k, rows = 8192, 8192, range(4090, 4100)
+    as_nk, as_kn = make_source("nk", numerics), make_source("kn", numerics)
+    assert any(as_nk.choose(m, n, k, 16)["schedule"] == "warp_specialized" for m in rows)
+    reachable = as_kn.reachable(n, k, (rows[0], rows[-1]), 16)
+    with caplog.at_level(logging.WARNING, logger="wavetune"):
+        for m in rows:
+            problem = GemmProblem(m, n, k, layout="kn")
+            config, preferred = as_kn.choose(m, n, k, 16), as_nk.choose(m, n, k, 16)
+            is_legal = illegal_reason(problem, preferred, H200.arch) is None
+            assert config == (preferred if is_legal else next(as_kn.rank(problem)))
+            assert config in reachable
+    assert all(illegal_reason(GemmProblem(1, n, k, layout="kn"), each, H200.arch) is None for each in reachable)
+    assert "nobody tuned" not in caplog.text
+
+
 def test_an_unknown_gpu_is_served_and_said_once(
     without_models: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:

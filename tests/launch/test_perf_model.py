@@ -147,6 +147,21 @@ def test_a_known_configuration_is_predicted_by_its_own_form() -> None:
             assert transfer.predict(form.config, launch, cell) == pytest.approx(predicted[form.config], rel=1e-6)
 
 
+def test_a_form_of_specialised_warps_does_not_speak_for_a_kernel_without() -> None:
+    """In fp8 it is far faster, and nobody's own kernel is one: the same fields make another prediction."""
+    model, refused = find_model("gemm", "fp8", "nk", H200.name)
+    assert model is not None, refused
+    transfer = FormTransfer(model, H200)
+    forms = [form.config for form in model.forms[: model.n_modelled]]
+    tile = {"schedule": "warp_specialized", "block_m": 128, "block_n": 128}
+    specialised = next(each for each in forms if tile.items() <= each.items())
+    problem = GemmProblem(4096, 8192, 8192, "fp8")
+    tiles = map_gemm(problem, specialised, H200)
+    launch = TileLaunch(tiles.grid_size, tiles.loop_trips, tiles.compulsory_bytes, tiles.reread_bytes, 0, tiles.flops)
+    walking = specialised.replace(schedule="persistent")
+    assert transfer.predict(walking, launch) > 1.02 * transfer.predict(specialised, launch)
+
+
 def find_shipped() -> ModelFile:
     """Return the shipped bf16 model."""
     model, refused = find_model("gemm", "bf16", "nk", H200.name)

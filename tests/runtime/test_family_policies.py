@@ -100,7 +100,7 @@ def test_what_a_stand_in_answers_was_not_measured(measured: Problem, fields: dic
     other = replace(measured, **fields)
     assert (explain(measured).source, explain(measured).is_stand_in) == (Source.NEAREST, False)
     assert (explain(other).source, explain(other).is_stand_in) == (Source.MODEL, True)
-    with pytest.raises(MissError):
+    with pytest.raises(MissError, match="stands in"):
         wavetune.choose(other, on_miss="error")
     assert wavetune.choose(other) == explain(other).config == wavetune.choose(measured)
 

@@ -135,6 +135,7 @@ def test_a_forced_configuration_answers_where_it_is_legal(caplog: pytest.LogCapt
         ({"block_n": 8}, "at least 16 x 16 x 16"),
         ({"epilogue_split": 64}, "epilogue_split must be 1 or 2"),
         ({"block_m": 4096, "block_k": 16, "num_stages": 1}, "a TMA box"),
+        ({"schedule": "warp_specialized", "num_stages": 1}, "waits for ever"),
     ],
 )
 def test_a_forced_configuration_keeps_the_limits_of_the_gpu(
@@ -144,6 +145,15 @@ def test_a_forced_configuration_keeps_the_limits_of_the_gpu(
     wavetune.configure(force_config={**FORCED, **change})
     assert ask(BEYOND).source == "model"
     assert reason in caplog.text
+
+
+def test_a_tile_has_one_scale_of_b(caplog: pytest.LogCaptureFixture) -> None:
+    """The kernels multiply a tile of 128 x 128 blocks by one: wider ones would be wrong without an error."""
+    wavetune.configure(models=None, force_config={**FORCED, "block_k": 128, "block_n": 256, "num_stages": 2})
+    wide = wavetune.explain_choice(512, 4096, 4096, dtype="fp8", arch=ARCH)
+    assert (wide.source, wide.config["block_n"]) == ("forced", 256)
+    assert wavetune.explain_choice(512, 4096, 4096, dtype="fp8_block128", arch=ARCH).source != "forced"
+    assert "more than one scale of B" in caplog.text
 
 
 @pytest.mark.parametrize("forced", [{"block_m": 128}, {**FORCED, "block_q": 3}, {**FORCED, "load": "magic"}])

@@ -10,6 +10,7 @@ from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.core.dtype import find_dtype
 from wavetune.core.problem import GemmProblem
+from wavetune.errors import InfeasibleConfigError
 from wavetune.kernels import gemm_device, gemm_pair_device
 from wavetune.kernels.call import (
     IS_INTERPRETED,
@@ -41,8 +42,8 @@ def illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -
     reason = gemm_illegal_reason(problem, config, arch)
     if reason is not None:
         return reason
-    if IS_INTERPRETED and config["schedule"] == "warp_specialized":
-        return "Triton's interpreter does not run warp_specialized kernels"
+    if _needs_a_compiler(config):
+        return _NOT_INTERPRETED
     if problem.dtype not in TORCH_DTYPES:
         return f"the kernels take {', '.join(TORCH_DTYPES)}, not {problem.dtype}"
     if find_dtype(problem.dtype).is_scaled:
@@ -169,13 +170,24 @@ def bind_gemm(operands: GemmOperands, config: KernelConfig, arch: ArchSpec, stre
     ------
     ConfigError
         If the workspace of split-k is missing or too small.
+    InfeasibleConfigError
+        If Triton's interpreter is to run a warp-specialised kernel: models know nothing of it.
     ProblemError
         If a size is zero.
     """
+    if _needs_a_compiler(config):
+        raise InfeasibleConfigError(_NOT_INTERPRETED)
     launches = [bind(call, stream) for call in gemm_calls(operands, config, arch)]
     if len(launches) == 1:
         return launches[0]
     return LaunchSequence(tuple(launches))
+
+
+_NOT_INTERPRETED = "Triton's interpreter does not run warp_specialized kernels"
+
+
+def _needs_a_compiler(config: KernelConfig) -> bool:
+    return IS_INTERPRETED and config["schedule"] == "warp_specialized"
 
 
 def is_loaded(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -> bool:

@@ -38,16 +38,13 @@ _FP8_TARGETS = ("sm_89", "sm_90", "sm_100")
 
 def scaled_illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
     """Say which rule of the fp8 kernels a configuration breaks that others of the family do not have, or None."""
-    block_n, block_k = int(config["block_n"]), int(config["block_k"])
+    block_k = int(config["block_k"])
     if arch.target not in _FP8_TARGETS:
         return f"{arch.name} has no matrix instruction for e4m3"
     if problem.layout != "nk":
         return "the matrix unit takes fp8 only with adjacent k: B must be stored as [n, k] (layout nk)"
     if block_k < MIN_BLOCK_K:
         return f"an fp8 matrix instruction needs block_k of at least {MIN_BLOCK_K}, got {block_k}"
-    scale_block = find_dtype(problem.dtype).scale_block
-    if scale_block and (block_n > scale_block or scale_block % block_n):
-        return f"a tile of {block_n} columns has more than one scale of B; block_n must divide {scale_block}"
     return None
 
 

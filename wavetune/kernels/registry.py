@@ -22,6 +22,7 @@ from wavetune.kernels import (
     gemm_scaled_device,
     gemm_scaled_pair_device,
     gemm_space,
+    gemm_specialized,
     reference,
 )
 from wavetune.kernels.attention_family import AttentionDecodeFamily, AttentionFamily
@@ -189,7 +190,9 @@ class GemmFamily:
 
     def source_hash(self, dtype: str = "bf16") -> str:
         """Return a digest of the device code and of the host code that decides its constants."""
-        return _hash_files(*(module.__file__ for module in _SOURCES))
+        # Read and not imported: Gluon takes time, and Triton's interpreter does not know it.
+        device_code = Path(str(gemm_specialized.__file__)).with_name("gemm_specialized_device.py")
+        return _hash_files(*(module.__file__ for module in _SOURCES), str(device_code))
 
     def space_hash(self, arch: ArchSpec, dtype: str) -> str:
         """Return a digest of the candidate configurations."""
@@ -199,7 +202,7 @@ class GemmFamily:
 
 _SOURCES = (
     gemm_device, gemm_pair_device, gemm, call_module, gemm_reduction, gemm_scaled_device, gemm_scaled_pair_device,
-    gemm_scaled,
+    gemm_scaled, gemm_specialized,
 )  # fmt: skip
 
 _FAMILIES: dict[str, KernelFamily] = {

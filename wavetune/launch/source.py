@@ -29,8 +29,8 @@ class ConfigSource:
     """Answers for the GEMMs of one GPU, dtype, layout and numerics class; always with something legal.
 
     The runtime answers where it can. B as [k, n] is answered by the model of [n, k], if there is no model of its own:
-    tiles, waves and bytes are the same, only the order of loads differs. Without either, a fixed rule answers. Both are
-    logged once.
+    tiles, waves and bytes are the same, only the order of loads differs. What takes no [k, n], as warp-specialised
+    kernels, gives way to the next best. Without either, a fixed rule answers. Both are logged once.
 
     Parameters
     ----------
@@ -79,13 +79,12 @@ class ConfigSource:
         """
         for layout in self._layouts():
             try:
-                ranked = rank_configs(
-                    _stored_as(problem, layout), arch=self._arch, num_sms=self._num_sms, numerics=self.numerics
-                )
+                ranked = self._ranked(problem, layout)
             except NoModelError:
                 continue
-            yield from (entry.config for entry in ranked if self._is_legal(problem, entry.config))
-            if ranked and self.numerics == BATCH_INVARIANT:
+            legal = [config for config in ranked if self._is_legal(problem, config)]
+            yield from legal
+            if legal and self.numerics == BATCH_INVARIANT:
                 return
             break
         yield from self._fallbacks(problem)
@@ -94,14 +93,34 @@ class ConfigSource:
         """Return every configuration that `choose` can answer for some m of a range, ends included."""
         for layout in self._layouts():
             try:
-                return reachable_configs(
-                    n, k, m_range, dtype=self._dtype, layout=layout, alignment=alignment, arch=self._arch,
-                    num_sms=self._num_sms, numerics=self.numerics,
-                )  # fmt: skip
+                found = self._reachable(n, k, m_range, alignment, layout)
             except NoModelError:
                 continue
+            if layout == self._layout or all(self._is_legal(self._problem(1, n, k, alignment), each) for each in found):
+                return found
+            return self._reachable_elsewhere(n, k, m_range, alignment, layout)
         problems = (self._problem(m, n, k, alignment) for m in fallback_rows(m_range))
         return tuple(dict.fromkeys(next(self._fallbacks(problem)) for problem in problems))
+
+    def _reachable(
+        self, n: int, k: int, m_range: tuple[int, int], alignment: int, layout: str
+    ) -> tuple[KernelConfig, ...]:
+        return reachable_configs(
+            n, k, m_range, dtype=self._dtype, layout=layout, alignment=alignment, arch=self._arch,
+            num_sms=self._num_sms, numerics=self.numerics,
+        )  # fmt: skip
+
+    def _reachable_elsewhere(
+        self, n: int, k: int, m_range: tuple[int, int], alignment: int, layout: str
+    ) -> tuple[KernelConfig, ...]:
+        """Return what the model of another layout can answer, and what stands in where that is not legal in this."""
+        found: dict[KernelConfig, None] = {}
+        for m in range(m_range[0], m_range[1] + 1):
+            problem = self._problem(m, n, k, alignment)
+            for config in self._reachable(n, k, (m, m), alignment, layout):
+                stand_in = config if self._is_legal(problem, config) else self._next_best(problem, layout)
+                found[stand_in or next(self._fallbacks(problem))] = None
+        return tuple(found)
 
     def _without_own_model(self, m: int, n: int, k: int, alignment: int, reason: NoModelError) -> KernelConfig:
         problem = self._problem(m, n, k, alignment)
@@ -116,16 +135,31 @@ class ConfigSource:
     def _from_other_layout(self, problem: GemmProblem, reason: NoModelError) -> KernelConfig | None:
         for layout in self._layouts()[1:]:
             try:
-                config = choose_config(
+                preferred = choose_config(
                     *problem.dims, dtype=self._dtype, layout=layout, alignment=problem.alignment, arch=self._arch,
                     num_sms=self._num_sms, numerics=self.numerics,
                 )  # fmt: skip
             except NoModelError:
                 continue
-            if self._is_legal(problem, config):
+            config = preferred if self._is_legal(problem, preferred) else self._next_best(problem, layout)
+            if config is not None:
                 self._log_once(logging.INFO, f"answered by the model for B as [{', '.join(layout)}]: {reason}")
                 return config
         return None
+
+    def _next_best(self, problem: GemmProblem, layout: str) -> KernelConfig | None:
+        """Return the best configuration of a layout's model that is legal for a problem, if any."""
+        try:
+            return next((config for config in self._ranked(problem, layout) if self._is_legal(problem, config)), None)
+        except NoModelError:
+            # A table without forms, such as a pinned one, ranks nothing.
+            return None
+
+    def _ranked(self, problem: GemmProblem, layout: str) -> list[KernelConfig]:
+        ranked = rank_configs(
+            _stored_as(problem, layout), arch=self._arch, num_sms=self._num_sms, numerics=self.numerics
+        )
+        return [entry.config for entry in ranked]
 
     def _fallback(self, problem: GemmProblem, reason: NoModelError) -> KernelConfig:
         for config in self._fallbacks(problem):

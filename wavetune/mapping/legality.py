@@ -32,6 +32,9 @@ SPECIALIZED_WARPS = 8
 SPECIALIZED_ROW_BYTES = 128
 """Bytes of k in a trip of a warp-specialised kernel: one swizzled row of shared memory."""
 
+MIN_SPECIALIZED_STAGES = 2
+"""Buffers of a warp-specialised kernel: one is filled again only when the product after its own has begun."""
+
 MAX_CTA_THREADS = 1024
 """Threads of one CTA (CUDA C++ Programming Guide, technical specifications; AMD workgroups have the same limit)."""
 
@@ -76,6 +79,8 @@ def _specialized_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSp
         return "schedule warp_specialized needs load=tma and epilogue_split=1"
     if config["num_warps"] != SPECIALIZED_WARPS:
         return f"schedule warp_specialized has num_warps={SPECIALIZED_WARPS} that multiply, got {config['num_warps']}"
+    if int(config["num_stages"]) < MIN_SPECIALIZED_STAGES:
+        return f"schedule warp_specialized needs num_stages of at least {MIN_SPECIALIZED_STAGES}, or it waits for ever"
     if int(config["block_k"]) * dtype.input_bytes != SPECIALIZED_ROW_BYTES:
         return f"schedule warp_specialized needs block_k of {SPECIALIZED_ROW_BYTES} B, got {config['block_k']} elements"
     block_m, block_n = int(config["block_m"]), int(config["block_n"])
@@ -94,11 +99,10 @@ def launch_limit_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSp
     reason = _tile_reason(config)
     if reason is not None:
         return reason
-    stage_bytes = (
-        (int(config["block_m"]) + int(config["block_n"]))
-        * int(config["block_k"])
-        * find_dtype(problem.dtype).input_bytes
-    )
+    block_n, scale_block = int(config["block_n"]), find_dtype(problem.dtype).scale_block
+    if scale_block and (block_n > scale_block or scale_block % block_n):
+        return f"a tile of {block_n} columns has more than one scale of B; block_n must divide {scale_block}"
+    stage_bytes = (int(config["block_m"]) + block_n) * int(config["block_k"]) * find_dtype(problem.dtype).input_bytes
     # Pointer pipelines may keep one stage in registers, hence the - 1.
     if stage_bytes * max(int(config["num_stages"]) - 1, 1) > arch.smem_per_cta_bytes:
         return f"{config['num_stages']} stages of {stage_bytes} B exceed the shared memory of {arch.name}"

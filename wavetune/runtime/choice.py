@@ -63,7 +63,8 @@ class Choice:
     is_measured : bool
         Whether the latency was measured. What is ``exact`` because it is pinned may be a prediction.
     is_stand_in : bool
-        Whether the model is of another layout, of plain weights for gated ones: nothing of this layout was measured.
+        Whether the model is of another layout or dtype, of plain weights for gated ones, of bf16 for fp16: nothing of
+        this layout and dtype was measured.
     """
 
     config: KernelConfig

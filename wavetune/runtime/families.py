@@ -146,13 +146,20 @@ def _answer(problem: Problem, arch: str | None, num_sms: int | None, numerics: s
     choice: FamilyChoice = _function(problem, 1, numerics)(problem, arch=arch, num_sms=num_sms)
     if choice.source is not Source.MODEL or on_miss not in ("default", "error"):
         return choice
-    if on_miss == "error":
-        raise MissError(
-            f"{_describe(problem)} is beyond what was measured, and on_miss is 'error'; calibrate with it in a "
-            "workload, or choose another on_miss"
-        )
     device = resolve_device(arch, num_sms)
-    return chooser_for(_find_model(problem, device), problem, device.num_sms).default(problem.dims) or choice
+    chooser = chooser_for(_find_model(problem, device), problem, device.num_sms)
+    if on_miss == "error":
+        name = f"{_describe(problem)} in {problem.dtype} {getattr(problem, 'layout', '')}".rstrip()
+        if chooser.is_stand_in:
+            raise MissError(
+                f"{name} is answered by a model that stands in, and on_miss is 'error'; calibrate {problem.kernel} for "
+                "this dtype and layout, or choose another on_miss"
+            )
+        raise MissError(
+            f"{name} is beyond what was measured, and on_miss is 'error'; calibrate with it in a workload, or choose "
+            "another on_miss"
+        )
+    return chooser.default(problem.dims) or choice
 
 
 def _find_model(problem: Problem, device: Device) -> FamilyFile:

@@ -54,6 +54,9 @@ MAX_REGISTERS = 255
 
 # Distance between configurations, in octaves of a size: of what does not have octaves, how many it counts for.
 _STAGE, _LOAD, _PERSISTENT, _GROUP = 0.5, 3.0, 0.5, 0.05
+_SPECIALIZED = 1.0
+"""Warps with roles of their own: with 0 the best of three is 0.002 to 0.005 worse, with 0.5 up to 0.004 worse, with 3
+from 0.003 worse to 0.001 better (lists of twenty of the H200's bf16 sweep and fp8 calibration, 2026-11)."""
 _SOFTENING = 0.1
 _TILE = ("block_m", "block_n", "block_k", "split_k", "num_warps")
 
@@ -230,7 +233,9 @@ class FormTransfer:
         octaves += _STAGE * abs(int(one["num_stages"]) - int(other["num_stages"]))
         octaves += _LOAD * (one["load"] != other["load"])
         walks = [config["schedule"] in WALKING_SCHEDULES for config in (one, other)]
-        return octaves + _PERSISTENT * (walks[0] != walks[1])
+        octaves += _PERSISTENT * (walks[0] != walks[1])
+        specialized = [config["schedule"] == "warp_specialized" for config in (one, other)]
+        return octaves + _SPECIALIZED * (specialized[0] != specialized[1])
 
 
 def _anchor(index: int, form: LaunchForm) -> _Anchor:

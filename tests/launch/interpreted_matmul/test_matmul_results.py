@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+import wavetune
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import NoModelError, OperandError, OperandTypeError
@@ -44,6 +45,21 @@ def test_epilogues(layout: str, has_bias: bool, activation: str | None) -> None:
     """Bias and activation, for both ways of storing b."""
     b = random(24, 40).t() if layout == "nk" else random(40, 24)
     check(random(5, 40), b, random(24) if has_bias else None, activation)
+
+
+def test_what_the_interpreter_cannot_run_gives_way(caplog: pytest.LogCaptureFixture) -> None:
+    """Models and users name warp-specialised kernels, which are written for a compiler."""
+    specialised = {
+        "block_m": 128, "block_n": 128, "block_k": 64, "schedule": "warp_specialized", "group_m": 8, "num_warps": 8,
+        "num_stages": 5, "load": "tma",
+    }  # fmt: skip
+    wavetune.configure(force_config=specialised)
+    try:
+        for b in (random(24, 40).t(), random(40, 24)):
+            check(random(5, 40), b)
+    finally:
+        wavetune.configure(force_config=None)
+    assert "interpreter does not run warp_specialized kernels" in caplog.text
 
 
 @pytest.mark.parametrize(
