@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from idle_gpu import FakeGpu  # noqa: E402
 from triton.runtime.errors import OutOfResources  # noqa: E402
 
 import wavetune  # noqa: E402
@@ -26,28 +26,12 @@ from wavetune.kernels.grouped_gemm_space import grouped_fallback_configs  # noqa
 from wavetune.kernels.launch_cache import LaunchCache  # noqa: E402
 from wavetune.launch import attention_launcher, grouped_launcher, next_best  # noqa: E402
 from wavetune.launch.choices import Choices  # noqa: E402
-from wavetune.launch.gpu import LaunchGpu  # noqa: E402
 from wavetune.launch.grouped_launcher import GroupedOptions  # noqa: E402
 from wavetune.mapping.attention import decode_workspace_size  # noqa: E402
 from wavetune.runtime.device import resolve_device  # noqa: E402
 
 H200 = resolve_device("h200")
 TOO_MUCH = OutOfResources(300_000, 232_448, "shared memory")
-
-
-@dataclass(frozen=True)
-class FakeGpu(LaunchGpu):
-    """A GPU that is there, and may be capturing."""
-
-    capturing: bool = False
-
-    def activate(self) -> contextlib.AbstractContextManager[object]:
-        """Do nothing."""
-        return contextlib.nullcontext()
-
-    def is_capturing(self) -> bool:
-        """Return what the test wants."""
-        return self.capturing
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """The first launch, without a GPU: what stands in during a capture, and for what cannot be compiled or loaded."""
 
-import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from idle_gpu import FakeGpu
 from triton.runtime.errors import OutOfResources
 
 from wavetune.core.arch import find_arch
@@ -18,7 +18,6 @@ from wavetune.core.problem import GemmProblem
 from wavetune.errors import CaptureError, InfeasibleConfigError
 from wavetune.kernels.placeholder import placeholder_operands
 from wavetune.launch import first_launch, next_best
-from wavetune.launch.gpu import LaunchGpu
 
 H200 = find_arch("h200")
 PROBLEM = GemmProblem(16, 256, 512)
@@ -26,21 +25,6 @@ BEST, SECOND, SPLIT, LAST = (
     GEMM.config({"block_m": 64, "block_n": 64, "block_k": 64, "group_m": 8, "num_warps": 4, "num_stages": 2, **fields})
     for fields in ({}, {"block_n": 128}, {"schedule": "split_k", "split_k": 2}, {"block_m": 16})
 )
-
-
-@dataclass(frozen=True)
-class FakeGpu(LaunchGpu):
-    """A GPU that is there, and may be capturing."""
-
-    capturing: bool = False
-
-    def activate(self) -> contextlib.AbstractContextManager[object]:
-        """Do nothing."""
-        return contextlib.nullcontext()
-
-    def is_capturing(self) -> bool:
-        """Return what the test wants."""
-        return self.capturing
 
 
 class FakeSource:

@@ -13,7 +13,7 @@ from wavetune.core.problem import MAX_DIMENSION, GemmProblem, Problem
 from wavetune.mapping.attention import launched_blocks, most_decode_trips, row_tiles
 from wavetune.mapping.gemm import ceil_div
 from wavetune.mapping.grouped_gemm import tile_rows
-from wavetune.mapping.legality import TMA_ALIGNMENT, gemm_illegal_reason
+from wavetune.mapping.legality import gemm_illegal_reason, tma_reason
 
 _TOO_MANY_CTAS = "the grid exceeds 2**31 - 1 CTAs"
 
@@ -36,11 +36,9 @@ def illegal_reason(problem: Problem, config: KernelConfig, arch: ArchSpec) -> st
 
 
 def _grouped_reason(problem: GroupedGemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
-    if config["load"] == "tma":
-        if not arch.has_tma:
-            return f"{arch.name} has no TMA"
-        if problem.alignment < TMA_ALIGNMENT:
-            return f"TMA needs {TMA_ALIGNMENT}-byte alignment, the operands have {problem.alignment}"
+    reason = tma_reason(problem.alignment, config, arch)
+    if reason is not None:
+        return reason
     rows, _ = tile_rows(problem.group_sizes, int(config["block_m"]))
     return _TOO_MANY_CTAS if rows * ceil_div(problem.n, int(config["block_n"])) > MAX_DIMENSION else None
 

@@ -41,11 +41,9 @@ MAX_CTA_THREADS = 1024
 
 def gemm_illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSpec) -> str | None:
     """Say why ``config`` cannot compute ``problem`` on ``arch``, or None if it can."""
-    if config["load"] == "tma":
-        if not arch.has_tma:
-            return f"{arch.name} has no TMA"
-        if problem.alignment < TMA_ALIGNMENT:
-            return f"TMA needs {TMA_ALIGNMENT}-byte alignment, the operands have {problem.alignment}"
+    reason = tma_reason(problem.alignment, config, arch)
+    if reason is not None:
+        return reason
     scale_block, block_k = find_dtype(problem.dtype).scale_block, int(config["block_k"])
     if scale_block and block_k != scale_block:
         return f"a loop trip of {problem.dtype} is one block of {scale_block} scaled elements, got block_k={block_k}"
@@ -60,6 +58,17 @@ def gemm_illegal_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSp
         trips = ceil_div(problem.k, block_k)
         if split_k > trips:
             return f"split_k={split_k} exceeds the {trips} loop trips"
+    return None
+
+
+def tma_reason(alignment: int, config: KernelConfig, arch: ArchSpec) -> str | None:
+    """Say why operands of an alignment class in bytes cannot be loaded as a configuration says, or None."""
+    if config["load"] != "tma":
+        return None
+    if not arch.has_tma:
+        return f"{arch.name} has no TMA"
+    if alignment < TMA_ALIGNMENT:
+        return f"TMA needs {TMA_ALIGNMENT}-byte alignment, the operands have {alignment}"
     return None
 
 
