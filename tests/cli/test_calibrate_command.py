@@ -167,6 +167,7 @@ def test_the_gpu_that_is_there_needs_no_name(cli, monkeypatch: pytest.MonkeyPatc
     [
         (("--arch", "h200", "--dtype", "int8"), "bf16, fp16, fp32, fp8"),
         (("--arch", "a100", "--dtype", "fp8"), "bf16, fp16, fp32"),
+        (("--arch", "h200", "--layout", "kn", "--dtype", "fp8"), "bf16, fp16, fp32\n"),
         (("--arch", "h200", "--kernel", "attention", "--dtype", "fp8"), "bf16, fp16"),
         (("--arch", "h200", "--kernel", "grouped_gemm", "--dtype", "int8"), "bf16, fp16"),
     ],
@@ -175,7 +176,7 @@ def test_what_no_kernel_computes_has_no_plan(cli, arguments: tuple[str, ...], kn
     """A plan of no configurations would be a mistake that shows after two minutes."""
     result = cli("calibrate", *arguments, "--dry-run")
     assert (result.code, result.stdout) == (3, "")
-    assert f"kernel computes {arguments[-1]} on" in result.stderr
+    assert f"kernel computes {arguments[-1]} " in result.stderr
     assert known in result.stderr
 
 

@@ -36,6 +36,7 @@ from wavetune.cli.problem_options import (
     WindowOption,
     problem_of_options,
 )
+from wavetune.core.config import WALKING_SCHEDULES
 from wavetune.core.problem import CONTIGUOUS, GemmProblem, Problem
 from wavetune.runtime.choice import Choice, Source
 from wavetune.runtime.numerics import check_numerics
@@ -155,9 +156,10 @@ def _reasons(choice: Choice, problem: Problem) -> Iterator[tuple[str, str]]:
     yield "source", f"{choice.source.value}: {_meaning(choice, problem)}"
     if choice.source is not Source.EMPTY:
         yield "latency", describe_latency(choice)
-        yield "grid", f"{choice.grid_size:,} CTAs, {choice.loop_trips:,} loop trips each"
+        units = "tiles" if choice.config.get("schedule") in WALKING_SCHEDULES else "CTAs"
+        yield "grid", f"{choice.grid_size:,} {units}, {choice.loop_trips:,} loop trips each"
         if choice.waves:
-            yield "waves", f"{choice.waves:,}, {choice.tail_ctas:,} CTAs in the last one"
+            yield "waves", f"{choice.waves:,}, {choice.tail_ctas:,} {units} in the last one"
         if choice.runner_up is not None:
             yield "runner-up", f"{spell_config(choice.runner_up)}"
             if not math.isnan(choice.margin):

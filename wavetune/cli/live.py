@@ -60,26 +60,32 @@ def make_folder(folder: Path) -> None:
 
 
 def candidate_configs(key: CalibrationKey) -> list[KernelConfig]:
-    """Return the configurations that calibration considers.
+    """Return the configurations that calibration considers: those that the layout allows.
 
     Raises
     ------
     RunnerError
         If the kernels cannot be imported.
     ProblemError
-        If there are none: no kernel of the family computes this element type on this GPU.
+        If there are none: no kernel of the family computes this element type and layout on this GPU.
     """
     try:
         from wavetune.kernels.registry import find_family
     except ImportError as error:
         raise RunnerError(f"the kernels need {error.name}: pip install {error.name}") from None
     family = find_family(key.kernel)
-    configs = family.configs(key.arch, key.dtype)
+
+    def possible(dtype: str) -> list[KernelConfig]:
+        configs = family.configs(key.arch, dtype)
+        probes = family.validation_problems(dtype, key.layout) if configs else []
+        return [each for each in configs if any(family.legal(probe, each, key.arch) is None for probe in probes)]
+
+    configs = possible(key.dtype)
     if not configs:
-        known = ", ".join(dtype for dtype in DTYPES if family.configs(key.arch, dtype))
+        known = ", ".join(dtype for dtype in DTYPES if possible(dtype))
         raise ProblemError(
-            f"no {key.kernel} kernel computes {key.dtype} on {key.arch.name}; those that there are compute "
-            f"{known or 'nothing'}"
+            f"no {key.kernel} kernel computes {key.dtype} {key.layout} on {key.arch.name}; those that there are "
+            f"compute {known or 'nothing'}"
         )
     return configs
 
