@@ -86,7 +86,7 @@ def sweep_readings(model: ModelFile | FamilyFile) -> dict[tuple[int, ...], dict[
 
 
 def smallest_by_default(paths: Iterable[Path]) -> list[Any]:
-    """Mark models slow, but for one of each kernel: that with the fewest bytes of evidence, whichever it is.
+    """Mark models slow, but for one of each family: that with the fewest bytes of evidence, whichever it is.
 
     A fit of it goes through the same code as the others do. That those are of their evidence is known without a fit:
     they hold its digests.
