@@ -51,6 +51,8 @@ def test_nothing_resident_is_infeasible(resident: int, num_sms: int) -> None:
         (1, 16, 0, 32),  # the limit of CTAs
         (8, 255, 0, 1),  # registers: 65536 / (256 x 256)
         (4, 128, 232448, 1),  # all the shared memory a CTA may take
+        (1, 180, 1024, 8),  # registers: 11 warps in 65536, but a quarter of the SM holds two
+        (2, 180, 1024, 4),  # the same in pairs
     ],
 )
 def test_the_scarcest_resource_decides(num_warps: int, num_regs: int, smem_bytes: int, expected: int) -> None:
@@ -80,9 +82,3 @@ def test_needing_more_never_raises_residency(
     more_regs = min(num_regs + more_regs, 255)
     more = ctas_per_sm(H200, num_warps=num_warps, num_regs=more_regs, smem_bytes=smem_bytes + more_smem)
     assert 1 <= more <= less
-
-
-def test_registers_belong_to_quarters_of_an_sm() -> None:
-    """180 registers, so 11 warps in 65,536: a quarter holds two of them, an SM eight, four CTAs of two warps."""
-    residents = [ctas_per_sm(H200, num_warps=warps, num_regs=180, smem_bytes=1024) for warps in (1, 2, 4, 8)]
-    assert residents == [8, 4, 2, 1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem, check_sequences
 from wavetune.core.config import KernelConfig
 from wavetune.core.problem import MAX_DIMENSION, check_dimension
-from wavetune.errors import NoModelError, ProblemError
+from wavetune.errors import ProblemError
 from wavetune.mapping.attention import most_decode_trips
 from wavetune.mapping.attention_shape import (
     AnyAttentionProblem,
@@ -22,7 +22,7 @@ from wavetune.runtime.device import Device, resolve_device
 from wavetune.runtime.families import nothing_legal
 from wavetune.runtime.family_chooser import FamilyChoice, FamilyChooser
 from wavetune.runtime.family_file import FamilyFile
-from wavetune.runtime.family_source import find_family_model, stand_ins
+from wavetune.runtime.family_source import KnownModels, find_answering_model, is_stand_in
 from wavetune.runtime.settings import Settings, settings
 
 MAX_REMEMBERED = 4096
@@ -36,7 +36,7 @@ class _Memory:
     """What was found and answered under one state of the settings."""
 
     settings: Settings
-    models: dict[tuple[str, str, str, str], FamilyFile | None]
+    models: KnownModels
     answers: dict[tuple[AnyAttentionProblem, str, int], FamilyChoice]
 
 
@@ -235,25 +235,16 @@ def rank_attention(
 
 
 def find_model(problem: AnyAttentionProblem, device: Device) -> FamilyFile:
-    """Return the model that answers for a problem: the first there is of `wavetune.runtime.family_source.stand_ins`.
+    """Return the model that answers for a problem, see `wavetune.runtime.family_source.find_answering_model`.
 
     Raises
     ------
     NoModelError
         If no file covers the kernel, dtype, head dimension and GPU.
     """
-    models = _current_memory().models
     mapping_of = attention_decode_mapping if isinstance(problem, AttentionDecodeProblem) else attention_mapping
-    for stored in stand_ins(problem.dtype, problem.layout):
-        key = (problem.kernel, *stored, device.arch.name)
-        if key not in models:
-            models[key] = find_family_model(mapping_of(*stored), *stored, device.arch.name)
-        model = models[key]
-        if model is not None:
-            return model
-    raise NoModelError(
-        f"no model of {problem.kernel} for {problem.dtype} and {problem.layout} on {device.arch.name}; "
-        "calibrate one, or let the launcher use its fixed rule"
+    return find_answering_model(
+        problem.kernel, mapping_of, problem.dtype, problem.layout, device.arch.name, _current_memory().models
     )
 
 
@@ -292,7 +283,7 @@ def chooser_for(
     is_measured = dims in model.exact and type(problem).from_dims(dims, problem.dtype, problem.layout) == problem
     return FamilyChooser(
         model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured,
-        is_stand_in=(problem.dtype, problem.layout) != (model.dtype, model.layout),
+        is_stand_in=is_stand_in(model, problem.dtype, problem.layout),
     )  # fmt: skip
 
 

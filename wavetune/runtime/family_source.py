@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from wavetune.errors import ModelFileError
+from collections.abc import Callable
+
+from wavetune.errors import ModelFileError, NoModelError
 from wavetune.mapping.kernel_mapping import KernelMapping
 from wavetune.mapping.source_digest import mapping_digest
 from wavetune.runtime.family_file import FamilyFile, family_file_name, read_family
@@ -22,6 +24,47 @@ def stand_ins(dtype: str, layout: str) -> tuple[tuple[str, str], ...]:
     dtypes = (dtype, _SIBLINGS[dtype]) if dtype in _SIBLINGS else (dtype,)
     layouts = (layout, "nk") if layout == "gated" else (layout,)
     return tuple((dtype, layout) for layout in layouts for dtype in dtypes)
+
+
+def is_stand_in(model: FamilyFile, dtype: str, layout: str) -> bool:
+    """Whether a model is of another dtype or layout than what it answers for."""
+    return (model.dtype, model.layout) != (dtype, layout)
+
+
+KnownModels = dict[tuple[str, str, str, str], FamilyFile | None]
+"""Models by kernel, dtype, layout and GPU; None where there is none."""
+
+
+def find_answering_model(
+    kernel: str, mapping_of: Callable[[str, str], KernelMapping], dtype: str, layout: str, arch: str, known: KnownModels
+) -> FamilyFile:
+    """Return the first model there is of `stand_ins`.
+
+    Parameters
+    ----------
+    kernel, dtype, layout, arch : str
+        What is asked about.
+    mapping_of : callable
+        Takes a dtype and a layout.
+    known : dict
+        What was looked for before; added to.
+
+    Raises
+    ------
+    NoModelError
+        If there is none.
+    """
+    for stored in stand_ins(dtype, layout):
+        key = (kernel, *stored, arch)
+        if key not in known:
+            known[key] = find_family_model(mapping_of(*stored), *stored, arch)
+        model = known[key]
+        if model is not None:
+            return model
+    raise NoModelError(
+        f"no model of {kernel} for {dtype} and {layout} on {arch}; calibrate one, or let the launcher use its fixed "
+        "rule"
+    )
 
 
 def find_family_model(mapping: KernelMapping, dtype: str, layout: str, arch: str) -> FamilyFile | None:

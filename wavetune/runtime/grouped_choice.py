@@ -11,7 +11,7 @@ from wavetune.core.config import KernelConfig
 from wavetune.core.grouped_problem import GroupedGemmProblem, check_experts, check_group_sizes
 from wavetune.core.problem import check_dimension, check_positive
 from wavetune.core.routing import LIKELY, Routing, sample_groups
-from wavetune.errors import NoModelError, ProblemError, ProblemTypeError
+from wavetune.errors import ProblemError, ProblemTypeError
 from wavetune.mapping.grouped_gemm import map_grouped_gemm, widest_groups
 from wavetune.mapping.grouped_shape import grouped_mapping
 from wavetune.mapping.kernel_mapping import LaunchShape
@@ -20,7 +20,7 @@ from wavetune.runtime.device import Device, resolve_device
 from wavetune.runtime.families import nothing_legal
 from wavetune.runtime.family_chooser import FamilyChoice, FamilyChooser
 from wavetune.runtime.family_file import FamilyFile
-from wavetune.runtime.family_source import find_family_model, stand_ins
+from wavetune.runtime.family_source import KnownModels, find_answering_model, is_stand_in
 from wavetune.runtime.grouped_forms import GroupedForms
 from wavetune.runtime.settings import Settings, settings
 
@@ -74,7 +74,7 @@ class _Memory:
     """What was found and answered under one state of the settings."""
 
     settings: Settings
-    models: dict[tuple[str, str, str], FamilyFile | None]
+    models: KnownModels
     forms: dict[tuple[str, str, str, int], GroupedForms]
     answers: dict[tuple[object, ...], FamilyChoice]
 
@@ -210,7 +210,7 @@ def choose_grouped_gemm_for_graph(
 
 
 def find_forms(dtype: str, layout: str, arch: str | None, num_sms: int | None) -> GroupedForms:
-    """Return the forms that answer: of the first model there is of `wavetune.runtime.family_source.stand_ins`.
+    """Return the forms that answer, see `wavetune.runtime.family_source.find_answering_model`.
 
     Raises
     ------
@@ -223,19 +223,13 @@ def find_forms(dtype: str, layout: str, arch: str | None, num_sms: int | None) -
     known = memory.forms.get(key)
     if known is not None:
         return known
-    for stored in stand_ins(dtype, layout):
-        place = (*stored, device.arch.name)
-        if place not in memory.models:
-            memory.models[place] = find_family_model(grouped_mapping(*stored, device.arch), *place)
-        model = memory.models[place]
-        if model is not None:
-            is_stand_in = stored != (dtype, layout)
-            forms = memory.forms[key] = GroupedForms(model, device.num_sms, is_stand_in=is_stand_in)
-            return forms
-    raise NoModelError(
-        f"no model of grouped_gemm for {dtype} and {layout} on {device.arch.name}; calibrate one, or let the launcher "
-        "use its fixed rule"
-    )
+    model = find_answering_model(
+        GroupedGemmProblem.kernel, lambda kind, stored: grouped_mapping(kind, stored, device.arch), dtype, layout,
+        device.arch.name, memory.models,
+    )  # fmt: skip
+    forms = GroupedForms(model, device.num_sms, is_stand_in=is_stand_in(model, dtype, layout))
+    memory.forms[key] = forms
+    return forms
 
 
 def chooser_for(
@@ -268,7 +262,7 @@ def chooser_for(
     is_measured = problem.canonical() == problem
     return FamilyChooser(
         model, shape, num_sms, usable=legal, use_exact=use_exact and is_measured,
-        is_stand_in=(problem.dtype, problem.layout) != (model.dtype, model.layout),
+        is_stand_in=is_stand_in(model, problem.dtype, problem.layout),
     )  # fmt: skip
 
 
