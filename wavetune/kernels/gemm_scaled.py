@@ -71,8 +71,6 @@ def scaled_variants(
     """
     schedule, scale_block = config["schedule"], find_dtype(dtype).scale_block
     unit_k, unit_n = _units(dtype, is_aligned)
-    if int(config["block_n"]) in PAIR_WIDTHS:
-        return _pair_variants(config, arch, dtype, (unit_k, unit_n), has_bias, activation)
     promote = _promoted_trips(dtype, int(config["block_k"]))
     # Scales in blocks are applied before anything else is added.
     fuses = scale_block > 0
@@ -82,6 +80,8 @@ def scaled_variants(
             scale_block=scale_block, units=(unit_k, unit_n), fuses_multiply_add=fuses,
         )  # fmt: skip
         return (specialized,)
+    if int(config["block_n"]) in PAIR_WIDTHS:
+        return _pair_variants(config, arch, dtype, (unit_k, unit_n), has_bias, activation)
     constants = {name.upper(): config[name] for name in ("block_m", "block_n", "block_k", "group_m")}
     if schedule == "split_k":
         constants["SPLIT_K"] = config["split_k"]
@@ -148,16 +148,16 @@ def scaled_calls(operands: GemmOperands, config: KernelConfig, arch: ArchSpec) -
         config, arch, problem.dtype, str(out.dtype), is_aligned, operands.bias is not None, operands.activation
     )
     grid_size = map_gemm(problem, config, arch).grid_size
-    is_tma, is_pair = config["load"] == "tma", int(config["block_n"]) in PAIR_WIDTHS
     scales = (operands.scale_a, operands.scale_b)
     sizes = (m, n // unit_n, k // unit_k)
     strides: tuple[int, ...] = (*scale_strides(operands.scale_a), *scale_strides(operands.scale_b))
-    if is_pair:
-        # Everything comes by descriptors, and no scales lie along k.
-        strides = strides[::2]
     if config["schedule"] == "warp_specialized":
         args: tuple[Any, ...] = (*specialized_descriptors(a, b, out, config), operands.bias, *scales, *sizes, *strides)
         return [KernelCall(variants[0], args, grid_size)]
+    is_tma, is_pair = config["load"] == "tma", int(config["block_n"]) in PAIR_WIDTHS
+    if is_pair:
+        # Everything comes by descriptors, and no scales lie along k.
+        strides = strides[::2]
     inputs = input_descriptors(a, b, "nk", config) if is_tma else (a, b)
     input_strides = () if is_pair else (a.stride(0) // unit_k, b.stride(0) // unit_k)
     if config["schedule"] == "split_k":

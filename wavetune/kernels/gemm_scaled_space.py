@@ -78,6 +78,9 @@ _SPECIALIZED_FAMILIES = (
     ConfigFamily("warp_specialized", ((128, 128, 128),), (8,), (5, 6), (4, 8, 16)),
     ConfigFamily("warp_specialized", ((64, 256, 128),), (8,), (4,), (8, 16)),
     ConfigFamily("warp_specialized", ((64, 128, 128), (128, 64, 128)), (8,), (6, 8)),
+    ConfigFamily("warp_specialized", ((128, 160, 128),), (8,), (5,), (8, 16)),
+    ConfigFamily("warp_specialized", ((128, 192, 128),), (8,), (4,), (8, 16)),
+    ConfigFamily("warp_specialized", ((128, 80, 128), (128, 96, 128)), (8,), (7,)),
 )
 """One warp loads, two warpgroups multiply; sums of 64 x 256 for a warpgroup fit only where they are not promoted."""
 

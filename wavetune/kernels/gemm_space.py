@@ -103,6 +103,9 @@ _TMA_FAMILIES = (
     ConfigFamily("warp_specialized", ((128, 128, 64),), (8,), (5, 6), (8, 16)),
     ConfigFamily("warp_specialized", ((64, 256, 64),), (8,), (4,)),
     ConfigFamily("warp_specialized", ((64, 128, 64), (128, 64, 64)), (8,), (6, 8)),
+    ConfigFamily("warp_specialized", ((128, 160, 64),), (8,), (5,), (8, 16)),
+    ConfigFamily("warp_specialized", ((128, 192, 64),), (8,), (4,), (8, 16)),
+    ConfigFamily("warp_specialized", ((128, 80, 64), (128, 96, 64)), (8,), (7,)),
 )
 
 _POINTER_FAMILIES = (

@@ -10,7 +10,7 @@ from typing import Any
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.kernels.call import KernelVariant
-from wavetune.mapping.legality import specialized_parts
+from wavetune.mapping.legality import PAIR_WIDTHS, specialized_parts
 
 _LAUNCHED_WARPS = 4
 """Warps of the partition that Triton counts as the CTA's own; the other partitions add theirs."""
@@ -20,7 +20,7 @@ _REGISTERS = 240
 units of 8 (PTX ISA, setmaxnreg)."""
 
 _SWIZZLE_BYTES = 128
-"""Bytes of k in one row of a box: the widest swizzle of TMA and wgmma (PTX ISA, shared memory matrix layout)."""
+"""The widest swizzle of TMA and wgmma (PTX ISA, shared memory matrix layout); a narrower box has its own width."""
 
 
 def specialized_variant(
@@ -53,11 +53,13 @@ def specialized_variant(
     from wavetune.kernels.gemm_specialized_device import specialized_kernel
 
     parts_m, parts_n = specialized_parts(config)
+    _, rest = _widths(config)
     # In the order of the kernel's signature.
     constants = {
-        "PARTS_M": parts_m, "PARTS_N": parts_n, "GROUP_M": config["group_m"], "STAGES": config["num_stages"],
-        "REGISTERS": _REGISTERS, "PROMOTE": promote, "HAS_SCALES": has_scales, "SCALE_BLOCK": scale_block,
-        "UNIT_K": units[0], "UNIT_N": units[1], "HAS_BIAS": has_bias, "ACTIVATION": activation,
+        "PARTS_M": parts_m, "PARTS_N": parts_n, "REST": rest, "GROUP_M": config["group_m"],
+        "STAGES": config["num_stages"], "REGISTERS": _REGISTERS, "PROMOTE": promote, "HAS_SCALES": has_scales,
+        "SCALE_BLOCK": scale_block, "UNIT_K": units[0], "UNIT_N": units[1], "HAS_BIAS": has_bias,
+        "ACTIVATION": activation,
     }  # fmt: skip
     return KernelVariant(
         specialized_kernel, constants, _LAUNCHED_WARPS, int(config["num_stages"]), arch,
@@ -65,17 +67,34 @@ def specialized_variant(
     )  # fmt: skip
 
 
-def specialized_descriptors(a: Any, b: Any, out: Any, config: KernelConfig) -> tuple[Any, Any, Any]:
-    """Describe the boxes of A, B [n, k] and C that one warpgroup works on."""
-    parts_m, parts_n = specialized_parts(config)
-    rows, columns = int(config["block_m"]) // parts_m, int(config["block_n"]) // parts_n
-    block_k = int(config["block_k"])
-    return _describe(a, rows, block_k), _describe(b, columns, block_k), _describe(out, rows, columns)
+def specialized_descriptors(a: Any, b: Any, out: Any, config: KernelConfig) -> tuple[Any, ...]:
+    """Describe the boxes of A, B [n, k] and C that one warpgroup works on: in the order of the kernel's signature.
+
+    B and C have a second box each, None where the columns of a warpgroup are one part.
+    """
+    parts_m, _ = specialized_parts(config)
+    rows, block_k = int(config["block_m"]) // parts_m, int(config["block_k"])
+    of_b = (_describe(b, width, block_k) for width in _widths(config))
+    of_c = (_describe(out, rows, width) for width in _widths(config))
+    return (_describe(a, rows, block_k), *of_b, *of_c)
+
+
+def _widths(config: KernelConfig) -> tuple[int, int]:
+    """Return the columns of a warpgroup in its first part and in its second, which may be 0."""
+    _, parts_n = specialized_parts(config)
+    columns = int(config["block_n"]) // parts_n
+    width = PAIR_WIDTHS.get(columns, columns)
+    return width, columns - width
 
 
 def _describe(tensor: Any, rows: int, columns: int) -> Any:
+    """Describe a box of a matrix, None for an empty one."""
+    if not rows * columns:
+        return None
     from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    layout = NVMMASharedLayout(swizzle_byte_width=_SWIZZLE_BYTES, element_bitwidth=8 * tensor.dtype.itemsize, rank=2)
+    itemsize = tensor.dtype.itemsize
+    swizzle = min(_SWIZZLE_BYTES, columns * itemsize)
+    layout = NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * itemsize, rank=2)
     return TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], [rows, columns], layout)

@@ -94,7 +94,9 @@ def _specialized_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSp
         return f"schedule warp_specialized needs block_k of {SPECIALIZED_ROW_BYTES} B, got {config['block_k']} elements"
     block_m, block_n = int(config["block_m"]), int(config["block_n"])
     parts_m, parts_n = specialized_parts(config)
-    if block_m // parts_m != WARPGROUP_ROWS or block_n in PAIR_WIDTHS or block_n // parts_n < WARPGROUP_ROWS:
+    columns = block_n // parts_n
+    width = PAIR_WIDTHS.get(columns, columns)
+    if block_m // parts_m != WARPGROUP_ROWS or width < WARPGROUP_ROWS or width & (width - 1):
         return f"schedule warp_specialized has two parts of 64 rows and 64 columns or more, got {block_m}x{block_n}"
     return None
 
