@@ -161,6 +161,7 @@ class MadeUpCuda:
         monkeypatch.setattr(live_session, "load_kernels", lambda gpu, dtype: self.calls.append(f"loaded for {dtype}"))
         monkeypatch.setattr(live_session, "private_stream", lambda gpu: self.stream("private"))
         monkeypatch.setattr(live_session, "RoundByRoundTimer", lambda stream, flush: ("timer", stream, flush))
+        monkeypatch.setattr(live_session, "cache_flush", lambda data: data)
         monkeypatch.setattr(
             live_session, "DataWindows", lambda dtype, device, *sizes, **more: DataWindows(dtype, "cpu", *sizes, **more)
         )
@@ -238,14 +239,14 @@ def test_compiling_is_told_from_the_rest(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_flush_needs_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the pool is reduced along memory: across it, torch would allocate megabytes for each reduction."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(cuda_timing, "_spin_cycles_per_us", lambda torch, stream: 1.0)
     pool = torch.arange(5 * 1024 * 7, dtype=torch.float32)
-    timer = live_session.RoundByRoundTimer(None, pool)
-    assert timer._flush.data_ptr() == pool.data_ptr()
-    assert timer._flush.stride()[0] == 1
-    assert timer._flush.numel() == 5 * 1024 * 7
-    torch.amax(timer._flush, dim=0, out=timer._sink)
-    assert timer._sink.tolist() == [35.0 * row + 34.0 for row in range(1024)]
+    reduce, seen = torch.amax, []
+    monkeypatch.setattr(torch, "amax", lambda rows, dim, out: seen.append((rows, reduce(rows, dim=dim, out=out))))
+    cuda_timing.cache_flush(pool)()
+    rows, result = seen[0]
+    assert rows.data_ptr() == pool.data_ptr()
+    assert rows.stride() == (35, 1)
+    assert result.tolist() == [35.0 * row + 34.0 for row in range(1024)]
 
 
 def test_a_round_is_read_in_the_order_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +271,7 @@ def test_a_round_is_read_in_the_order_given(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(live_session, "DataWindows", lambda dtype, device, n_bytes: DataWindows(dtype, "cpu", n_bytes))
     for dtype in ("bf16", "fp8"):
         live_session.load_kernels.__wrapped__(0, dtype)
-    timer = live_session.RoundByRoundTimer(stream, torch.zeros(4096))
+    timer = live_session.RoundByRoundTimer(stream, cuda_timing.cache_flush(torch.zeros(4096)))
     slow, fast = (Candidate([lambda name=name: launched.append(name)] * 3) for name in ("slow", "fast"))
     assert timer.read([fast, slow], [2, 1]) == [500.0, 1000.0]
     assert launched == ["fast", "fast", "slow"]

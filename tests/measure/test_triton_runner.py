@@ -7,12 +7,14 @@ import sys
 
 import pytest
 
+from wavetune.core.attention_problem import AttentionDecodeProblem
 from wavetune.core.config import GEMM, KernelConfig
 from wavetune.core.problem import GemmProblem
 from wavetune.errors import RunnerError
+from wavetune.kernels.registry import find_family
 from wavetune.measure.environment import device_name
 from wavetune.measure.runner import Runner
-from wavetune.measure.timing import GRAPH_METHOD, STREAM_METHOD, SUSTAINED_METHOD, StoppingRule
+from wavetune.measure.timing import BRIEF_GRAPH_METHOD, GRAPH_METHOD, STREAM_METHOD, SUSTAINED_METHOD, StoppingRule
 from wavetune.measure.triton_runner import BLOCK_POINTS, TritonRunner, split_blocks
 from wavetune.store.record import Point, Status
 
@@ -90,15 +92,30 @@ def test_prepare_and_measure(runner: TritonRunner) -> None:
     assert [failure.status for failure in prepared.failures] == [Status.OUT_OF_RESOURCES, Status.ILLEGAL]
     points = [Point(GemmProblem(m, 4096, 4096), config, "s") for m in (128, 512) for config in good]
     by_method = {}
-    for method in (STREAM_METHOD, GRAPH_METHOD, SUSTAINED_METHOD):
+    for method in (STREAM_METHOD, GRAPH_METHOD, BRIEF_GRAPH_METHOD, SUSTAINED_METHOD):
         results = list(runner.measure(points, method=method))
         assert {(r.problem, r.config) for r in results} == {(p.problem, p.config) for p in points}
         assert all(r.status is Status.OK and r.method == method and r.rounds >= 2 for r in results)
         by_method[method] = {(r.problem, r.config): r.latency_us for r in results}
     for key, latency_us in by_method[STREAM_METHOD].items():
         assert latency_us == pytest.approx(by_method[GRAPH_METHOD][key], rel=0.25)
+        assert by_method[BRIEF_GRAPH_METHOD][key] == pytest.approx(by_method[GRAPH_METHOD][key], rel=0.1)
     assert gc.isenabled()
     assert float(runner.conditions()["launch_floor_us"]) < 5.0
+
+
+@pytest.mark.gpu
+def test_short_calls_of_decode_are_timed_in_brief_graphs(runner: TritonRunner) -> None:
+    """A calibration's own method differs by problem; each measurement says which it was."""
+    configs = find_family("attention_decode").configs(runner.arch, "bf16")
+    config = next(config for config in configs if config["splits"] == 2)
+    short, long = (AttentionDecodeProblem((kv_len,) * 8, 32, 8, 128) for kv_len in (512, 65536))
+    decode = TritonRunner(runner.arch, "attention_decode", "bf16", "d128")
+    results = {r.problem: r for r in decode.measure([Point(long, config, "s"), Point(short, config, "s")])}
+    assert results[short].method == BRIEF_GRAPH_METHOD
+    assert results[long].method == STREAM_METHOD
+    [again] = decode.measure([Point(short, config, "s")], method=GRAPH_METHOD)
+    assert results[short].latency_us == pytest.approx(again.latency_us, rel=0.1)
 
 
 @pytest.mark.gpu

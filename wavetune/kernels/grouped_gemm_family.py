@@ -43,6 +43,7 @@ class GroupedGemmFamily:
     """Grouped GEMM, see `wavetune.kernels.grouped_gemm`. Layouts are those of the weights: ``nk`` and ``gated``."""
 
     spec = GROUPED_GEMM
+    brief_below_us = 0.0
 
     def configs(self, arch: ArchSpec, dtype: str) -> list[KernelConfig]:
         """Return the candidate configurations."""

@@ -50,6 +50,7 @@ class OneKernelFamily(ABC):
     sources: ClassVar[tuple[ModuleType, ...]]
     dtypes: ClassVar[tuple[str, ...]] = ("bf16", "fp16")
     validation_sizes: ClassVar[tuple[tuple[int, ...], ...]]
+    brief_below_us: ClassVar[float] = 0.0
 
     def __init__(self) -> None:
         self._variants: dict[tuple[KernelConfig, ArchSpec, str], KernelVariant] = {}

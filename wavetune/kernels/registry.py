@@ -44,6 +44,15 @@ class KernelFamily(Protocol):
         """Fields and dims."""
         ...
 
+    @property
+    def brief_below_us(self) -> float:
+        """Expected latency under which calibration times a problem in brief graphs, microseconds; 0 for never.
+
+        Where configurations differ in how many kernels a call has, what lies between kernels decides among short
+        calls, and graphs, as servers replay them, have less of it than streams.
+        """
+        ...
+
     def configs(self, arch: ArchSpec, dtype: str) -> list[KernelConfig]:
         """Return the candidate configurations."""
         ...
@@ -105,6 +114,7 @@ class GemmFamily:
     """The GEMM family, see `wavetune.kernels.gemm`."""
 
     spec = GEMM
+    brief_below_us = 0.0
 
     def configs(self, arch: ArchSpec, dtype: str) -> list[KernelConfig]:
         """Return the candidate configurations."""

@@ -26,7 +26,7 @@ from wavetune.kernels.registry import KernelFamily, find_family
 from wavetune.kernels.windows import DataWindows
 from wavetune.launch.capture import private_stream, sparing_captures
 from wavetune.launch.live import NotMeasuredError
-from wavetune.measure.cuda_timing import BATCH_US, MAX_BATCH, Candidate, StreamTimer, lock_identity
+from wavetune.measure.cuda_timing import BATCH_US, MAX_BATCH, Candidate, StreamTimer, cache_flush, lock_identity
 from wavetune.measure.gpu_session import expected_us
 from wavetune.measure.timing import launches_per_reading
 from wavetune.runtime.device import Device
@@ -91,21 +91,7 @@ def row_alignment(problem: Any) -> int:
 
 
 class RoundByRoundTimer(StreamTimer):
-    """`StreamTimer` whose rounds are asked for one by one, and that needs no memory of its own.
-
-    Parameters
-    ----------
-    stream : torch.cuda.Stream
-        The stream that the launches are bound to.
-    flush : Tensor
-        Read before each round; larger than the last-level cache.
-    """
-
-    def __init__(self, stream: Any, flush: Any) -> None:
-        super().__init__(stream, flush)
-        # The same memory, reduced along it. Across it, torch takes a workspace that grows with the SMs, 66 MiB on an
-        # H200 (ReduceConfig::global_memory_size in ATen/native/cuda/Reduce.cuh).
-        self._flush = self._flush.reshape(self._sink.numel(), -1).t()
+    """`StreamTimer` whose rounds are asked for one by one."""
 
     def read(self, candidates: Sequence[Candidate], sizes: Sequence[int]) -> list[float | None]:
         """Time one round.
@@ -137,7 +123,7 @@ def load_kernels(gpu: int, dtype: str) -> None:
         Of the data.
     """
     pool = DataWindows(dtype, f"cuda:{gpu}", 2**16).inputs
-    RoundByRoundTimer(private_stream(gpu), pool).read([Candidate([lambda: None])], [1])
+    RoundByRoundTimer(private_stream(gpu), cache_flush(pool)).read([Candidate([lambda: None])], [1])
 
 
 class LiveSession:
@@ -189,7 +175,7 @@ class LiveSession:
         flush = pool[: ROTATION_CACHES * self._arch.l2_bytes // pool.element_size()]
         # The data comes from the current stream, and so may memory that work there has only just let go of.
         self._stream.wait_stream(torch.cuda.current_stream(gpu))
-        self.timer = RoundByRoundTimer(self._stream, flush)
+        self.timer = RoundByRoundTimer(self._stream, cache_flush(flush))
 
     def bind(self, config: KernelConfig) -> Candidate:
         """Compile a configuration if need be, and bind its launches; `compile_s` grows by what compiling took.

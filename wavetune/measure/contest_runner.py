@@ -81,7 +81,7 @@ class TritonContestRunner(TritonRunner):
         points: Sequence[Point],
         progress: Progress = no_progress,
         *,
-        method: str = GRAPH_METHOD,
+        method: str | None = GRAPH_METHOD,
         rule: StoppingRule = PAIR_RULE,
     ) -> Iterator[Measurement]:
         """Time points, see `TritonRunner.measure`; `TORCH_MM` may be among their configurations."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -30,6 +30,7 @@ from typing import Any
 from wavetune.kernels.call import Launch
 from wavetune.measure.timing import (
     CALIBRATION_RULE,
+    FINALIST_RULE,
     StoppingRule,
     launches_per_reading,
     median_half_width,
@@ -140,17 +141,16 @@ class StreamTimer:
     ----------
     stream : torch.cuda.Stream
         The stream that the launches are bound to.
-    flush : Tensor
-        Read before each round; larger than the last-level cache.
+    flush : callable
+        Queues what empties the cache.
     """
 
-    def __init__(self, stream: Any, flush: Any) -> None:
+    def __init__(self, stream: Any, flush: Callable[[], None]) -> None:
         import torch
 
         self._torch = torch
         self._stream = stream
-        self._flush = flush.view(-1, 1024) if flush.numel() % 1024 == 0 else flush[: flush.numel() // 1024 * 1024]
-        self._sink = torch.empty(self._flush.shape[-1], dtype=flush.dtype, device=flush.device)
+        self._flush = flush
         self._events: list[Any] = []
         self._cycles_per_us = _spin_cycles_per_us(torch, stream)
         self.event_cost_us = 0.0
@@ -199,7 +199,7 @@ class StreamTimer:
         starts, ends = self._events[: len(order)], self._events[len(order) + 1 :]
         starved = [False] * len(order)
         with torch.cuda.stream(stream):
-            torch.amax(self._flush, dim=0, out=self._sink)
+            self._flush()
             self._spin(LEAD_US)
             previous = starts[0]
             previous.record(stream)
@@ -246,13 +246,17 @@ class GraphTimer:
     ----------
     stream : torch.cuda.Stream
         The stream that the launches are bound to.
+    flush : callable
+        Queues what empties the cache.
     """
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, flush: Callable[[], None]) -> None:
         import torch
 
         self._torch = torch
         self._stream = stream
+        self._flush = flush
+        self.replay_cost_us = 0.0
 
     def capture(self, launches: Sequence[Launch]) -> Any:
         """Capture launches, each once, into a graph."""
@@ -268,10 +272,13 @@ class GraphTimer:
             graph.capture_end()
         return graph
 
-    def time(self, candidates: Sequence[Candidate], rule: StoppingRule = CALIBRATION_RULE) -> list[Timing | None]:
+    def time(
+        self, candidates: Sequence[Candidate], rule: StoppingRule = CALIBRATION_RULE, *, is_brief: bool = False
+    ) -> list[Timing | None]:
         """Time candidates against each other, one replay a reading.
 
-        The launches of each candidate together must touch several times the last-level cache.
+        The launches of each candidate together must touch several times the last-level cache; where they are too few
+        for that, ``is_brief`` flushes it before each round, and takes the cost of a replay off its reading.
         """
         torch, stream = self._torch, self._stream
         graphs = [self.capture(candidate.launches) for candidate in candidates]
@@ -279,6 +286,8 @@ class GraphTimer:
         active = list(range(len(candidates)))
         for round_index in range(rule.max_rounds + 1):
             with torch.cuda.stream(stream):
+                if is_brief:
+                    self._flush()
                 for i in (active[j] for j in round_order(len(active), round_index)):
                     events[i][0].record(stream)
                     graphs[i].replay()
@@ -288,7 +297,8 @@ class GraphTimer:
                 elapsed_us = events[i][0].elapsed_time(events[i][1]) * 1e3
                 candidates[i].spent_us += elapsed_us
                 if round_index > 0:
-                    candidates[i].readings.append(elapsed_us / len(candidates[i].launches))
+                    cost_us = self.replay_cost_us if is_brief else 0.0
+                    candidates[i].readings.append(max(elapsed_us - cost_us, 1e-3) / len(candidates[i].launches))
             active = unsatisfied(candidates, active, rule)
             if not active:
                 break
@@ -330,6 +340,30 @@ def time_sustained(stream: Any, launches: Sequence[Launch], seconds: float = 1.0
                 break
     last = [reading for now, reading in readings if now >= seconds / 2]
     return Timing(median(last), median_half_width(last), len(last))
+
+
+def cache_flush(data: Any) -> Callable[[], None]:
+    """Return what reads ``data``, larger than the last-level cache, on the current stream."""
+    import torch
+
+    # Reduced along memory: across it, torch takes a workspace that grows with the SMs, 66 MiB on an H200
+    # (ReduceConfig::global_memory_size in ATen/native/cuda/Reduce.cuh).
+    rows = data[: data.numel() // 1024 * 1024].view(1024, -1)
+    sink = torch.empty(1024, dtype=data.dtype, device=data.device)
+
+    def flush() -> None:
+        torch.amax(rows, dim=1, out=sink)
+
+    return flush
+
+
+def measure_replay_cost(timer: GraphTimer, empty: Launch) -> float:
+    """Return what a replay takes beside its launches, microseconds: the intercept of graphs of empty launches."""
+    few, many = 2, 22
+    candidates = [Candidate([empty] * few), Candidate([empty] * many)]
+    timer.time(candidates, FINALIST_RULE)
+    few_us, many_us = (median(each.readings) * len(each.launches) for each in candidates)
+    return max(few_us - few * (many_us - few_us) / (many - few), 0.0)
 
 
 def measure_event_cost(timer: StreamTimer, empty: Launch, n_rounds: int = 15) -> tuple[float, float]:

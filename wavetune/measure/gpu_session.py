@@ -22,12 +22,16 @@ from wavetune.measure.cuda_timing import (
     GraphTimer,
     StreamTimer,
     Timing,
+    cache_flush,
     measure_event_cost,
+    measure_replay_cost,
     new_stream,
     time_sustained,
     timing_event,
 )
 from wavetune.measure.timing import (
+    BRIEF_GRAPH_METHOD,
+    BRIEF_US,
     GRAPH_METHOD,
     STREAM_METHOD,
     SUSTAINED_METHOD,
@@ -46,6 +50,9 @@ POOL_FRACTION = 6
 
 GRAPH_CACHES = 3
 """Last-level caches that the buffers of a graph, and the flush before a round, cover."""
+
+MAX_GRAPH_LAUNCHES = 64
+"""Most launches in a graph, each on operands of its own."""
 
 WATCH_INTERVAL_S = 20.0
 """Least time between two looks at the GPU, so that measuring in small portions stays cheap."""
@@ -81,12 +88,13 @@ class GpuSession:
         free_bytes, _ = torch.cuda.mem_get_info(gpu)
         self.windows = DataWindows(dtype, f"cuda:{gpu}", min(POOL_BYTES, free_bytes // POOL_FRACTION))
         torch.cuda.synchronize(gpu)
-        flush = self.windows.inputs[: GRAPH_CACHES * arch.l2_bytes // 2]
+        flush = cache_flush(self.windows.inputs[: GRAPH_CACHES * arch.l2_bytes // 2])
         self.timer = StreamTimer(self.stream, flush)
-        self.graph_timer = GraphTimer(self.stream)
+        self.graph_timer = GraphTimer(self.stream, flush)
         empty = bind(empty_call(arch), self.stream.cuda_stream)
         self.event_cost_us, self.floor_us = measure_event_cost(self.timer, empty)
         self.timer.event_cost_us = self.event_cost_us
+        self.graph_timer.replay_cost_us = measure_replay_cost(self.graph_timer, empty)
         size = 2048
         a, b = torch.empty((2, size, size), dtype=torch.bfloat16, device=f"cuda:{gpu}").normal_()
         self._product = (a, b, torch.empty_like(a))
@@ -97,6 +105,11 @@ class GpuSession:
     def expected_us(self, problem: Any) -> float:
         """Return a rough latency from the roofline, microseconds."""
         return expected_us(self.family.cost(problem), self.arch)
+
+    def calibration_method(self, problem: Any) -> str:
+        """Return the method by which calibration times a problem, see `KernelFamily.brief_below_us`."""
+        is_brief = self.expected_us(problem) < self.family.brief_below_us
+        return BRIEF_GRAPH_METHOD if is_brief else STREAM_METHOD
 
     def watch(self) -> None:
         """Record the state of the GPU, and the time of one fixed large product to see a drift; now and then only."""
@@ -126,6 +139,7 @@ class GpuSession:
         return {
             "launch_floor_us": f"{self.floor_us:.3f}",
             "event_cost_us": f"{self.event_cost_us:.3f}",
+            "replay_cost_us": f"{self.graph_timer.replay_cost_us:.3f}",
             "sm_clock_mhz": f"{first.sm_clock_mhz} {last.sm_clock_mhz}",
             "memory_clock_mhz": f"{first.memory_clock_mhz} {last.memory_clock_mhz}",
             "temperature_c": f"{first.temperature_c} {last.temperature_c}",
@@ -183,8 +197,8 @@ class GpuSession:
             return []
         if method == STREAM_METHOD:
             return self.timer.time(candidates, rule)
-        if method == GRAPH_METHOD:
-            return self.graph_timer.time(candidates, rule)
+        if method in (GRAPH_METHOD, BRIEF_GRAPH_METHOD):
+            return self.graph_timer.time(candidates, rule, is_brief=method == BRIEF_GRAPH_METHOD)
         if method == SUSTAINED_METHOD:
             return [time_sustained(self.stream, candidate.launches) for candidate in candidates]
         raise RunnerError(f"unknown timing method {method!r}; known: {', '.join(TIMING_METHODS)}")
@@ -193,8 +207,10 @@ class GpuSession:
         """Return how many sets of operands the launches of a point need."""
         if method == STREAM_METHOD:
             return launches_per_reading(expected_us, batch_us=BATCH_US, max_launches=MAX_BATCH)
+        if method == BRIEF_GRAPH_METHOD:
+            return max(4, launches_per_reading(expected_us, batch_us=BRIEF_US, max_launches=MAX_GRAPH_LAUNCHES))
         _, n_bytes = self.family.cost(point.problem)
-        return max(4, min(64, int(-(-GRAPH_CACHES * self.arch.l2_bytes // max(n_bytes, 1)))))
+        return max(4, min(MAX_GRAPH_LAUNCHES, int(-(-GRAPH_CACHES * self.arch.l2_bytes // max(n_bytes, 1)))))
 
     def bind(self, point: Point, n_windows: int) -> list[Launch]:
         """Return launches of a point, each on its own operands."""

@@ -18,11 +18,17 @@ STREAM_METHOD = "rotating-stream-1"
 GRAPH_METHOD = "rotating-graph-1"
 """Replays of a CUDA graph of launches over rotating buffers larger than the cache: what a server runs."""
 
+BRIEF_GRAPH_METHOD = "brief-graph-1"
+"""Replays of a CUDA graph of about `BRIEF_US`, the cache flushed before each round: for calls of a few microseconds."""
+
 SUSTAINED_METHOD = "sustained-1"
 """Launches back to back for a second or more: what the power limit leaves."""
 
-TIMING_METHODS = (STREAM_METHOD, GRAPH_METHOD, SUSTAINED_METHOD)
+TIMING_METHODS = (STREAM_METHOD, GRAPH_METHOD, BRIEF_GRAPH_METHOD, SUSTAINED_METHOD)
 """Names of the methods, as stored with every measurement."""
+
+BRIEF_US = 100.0
+"""Expected time of one replay of `BRIEF_GRAPH_METHOD`: forty times its jitter (H200, 2026-11)."""
 
 MEDIAN_EFFICIENCY = 1.2533
 """Standard error of the median over that of the mean for normal noise, sqrt(pi / 2)."""

@@ -11,7 +11,7 @@ from wavetune.errors import RunnerError
 from wavetune.measure import environment
 from wavetune.measure.compile import Rejected, compile_configs
 from wavetune.measure.runner import Point, PreparedConfigs, Progress, no_progress
-from wavetune.measure.timing import CALIBRATION_RULE, STREAM_METHOD, StoppingRule
+from wavetune.measure.timing import CALIBRATION_RULE, StoppingRule
 from wavetune.measure.validate import validate_configs
 from wavetune.store.record import CompiledConfig, Measurement, Status
 
@@ -116,7 +116,7 @@ class TritonRunner:
         points: Sequence[Point],
         progress: Progress = no_progress,
         *,
-        method: str = STREAM_METHOD,
+        method: str | None = None,
         rule: StoppingRule = CALIBRATION_RULE,
     ) -> Iterator[Measurement]:
         """Time points; candidates of one problem are always in the same block.
@@ -127,8 +127,9 @@ class TritonRunner:
             What to measure.
         progress : Progress
             Called after each block.
-        method : str
-            One of the methods named in `wavetune.measure.timing`.
+        method : str, optional
+            One of the methods named in `wavetune.measure.timing`; without one, that by which calibration times each
+            problem.
         rule : StoppingRule
             When a point has been measured enough.
 
@@ -151,11 +152,12 @@ class TritonRunner:
                 self._session = GpuSession(self._arch, self._family, self.dtype, self.gpu)
             session = self._session
             session.watch()
-            for block in split_blocks(points, lambda point: session.expected_us(point.problem)):
-                results = session.measure_block(block, method, rule)
-                n_done += len(block)
-                progress(n_done, len(points))
-                yield from results
+            for how, part in _by_method(points, session.calibration_method, method):
+                for block in split_blocks(part, lambda point: session.expected_us(point.problem)):
+                    results = session.measure_block(block, how, rule)
+                    n_done += len(block)
+                    progress(n_done, len(points))
+                    yield from results
             session.watch()
 
     def conditions(self) -> dict[str, str]:
@@ -164,6 +166,19 @@ class TritonRunner:
         Evidence to store, never an input of a model. Empty before the first measurement.
         """
         return self._session.conditions() if self._session is not None else {}
+
+
+def _by_method(
+    points: Sequence[Point], method_of: Callable[[Any], str], method: str | None
+) -> Iterator[tuple[str, Sequence[Point]]]:
+    """Yield the points of each method; all have ``method`` if there is one."""
+    if method is not None:
+        yield method, points
+        return
+    parts: dict[str, list[Point]] = {}
+    for point in points:
+        parts.setdefault(method_of(point.problem), []).append(point)
+    yield from parts.items()
 
 
 def split_blocks(points: Sequence[Point], expected_us: Callable[[Point], float]) -> Iterator[list[Point]]:
