@@ -28,9 +28,11 @@ from wavetune.tables.too_fast import TOO_FAST, find_too_fast_of_family
 Measured = tuple[FamilyJob, MeasurementTable]
 
 
-def measured(kernel: str, layout: str, runner: object, configs: list[KernelConfig], folder: Path) -> Measured:
+def measured(
+    kernel: str, layout: str, runner: object, configs: list[KernelConfig], folder: Path, n_problems: int = 90
+) -> Measured:  # fmt: skip
     """Return a job and its rows."""
-    job = find_job(kernel, ARCH, dtype="bf16", layout=layout, configs=configs, n_problems=90)
+    job = find_job(kernel, ARCH, dtype="bf16", layout=layout, configs=configs, n_problems=n_problems)
     with MeasurementStore(folder / f"{kernel}.sqlite", runner.environment()) as store:
         return job, calibrate_family(runner, job, store, holdout=False).table
 
@@ -45,9 +47,9 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 @pytest.fixture(scope="module")
 def decode(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    """Return rows of decode steps."""
+    """Return rows of decode steps, one in five of which has all configurations."""
     runner = SimulatedAttention("attention_decode")
-    return measured("attention_decode", "d128", runner, runner.configs, tmp_path_factory.mktemp("decode"))
+    return measured("attention_decode", "d128", runner, runner.configs, tmp_path_factory.mktemp("decode"), 300)
 
 
 def test_a_judged_layer_was_not_fitted(grouped: Measured, monkeypatch: pytest.MonkeyPatch) -> None:

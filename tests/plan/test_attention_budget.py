@@ -6,8 +6,8 @@ import pytest
 
 from wavetune.core.arch import find_arch
 from wavetune.core.attention_problem import AttentionDecodeProblem, AttentionProblem
-from wavetune.core.config import ATTENTION, ATTENTION_DECODE
-from wavetune.plan.attention_plan import CALIBRATION_KEYS, holdout_keys, plan_attention
+from wavetune.core.config import ATTENTION, ATTENTION_DECODE, KernelConfig
+from wavetune.plan.attention_plan import CALIBRATION_KEYS, WHOLE_KEYS, holdout_keys, plan_attention, that_could_win
 from wavetune.runtime.attention_choice import is_legal
 from wavetune.store.record import CompiledConfig
 
@@ -52,8 +52,32 @@ def test_a_plan_keeps_its_budget(kernel: str) -> None:
     for point in full.points:
         assert is_legal(point.problem, point.config)
         by_problem[point.problem] = by_problem.get(point.problem, 0) + 1
-    for problem, count in by_problem.items():
-        assert count == sum(is_legal(problem, entry.config) for entry in COMPILED[kernel])
+    is_whole = [
+        count == sum(is_legal(problem, entry.config) for entry in COMPILED[kernel])
+        for problem, count in by_problem.items()
+    ]
+    assert is_whole[0]
+    if kernel == "attention":
+        assert all(is_whole)
+    else:
+        assert len(is_whole) / WHOLE_KEYS <= sum(is_whole) < len(is_whole)
+
+
+def test_a_decode_step_that_could_be_spread_is_not_left_to_a_few_ctas() -> None:
+    """Neither a GPU that is idle for long nor splits without need; a short cache, or one without splits, may be both."""
+    configs = [entry.config for entry in COMPILED["attention_decode"]]
+
+    def splits(lengths: tuple[int, ...], kv_heads: int, among: list[KernelConfig]) -> list[object]:
+        problem = AttentionDecodeProblem(lengths, heads=kv_heads, kv_heads=kv_heads)
+        return [config["splits"] for config in that_could_win(problem, among, H200)]
+
+    assert splits((16384,), 8, configs) == [16, 64]
+    assert splits((16384,), 8, configs[:1]) == [1]
+    assert splits((16384,), 8, configs[:2]) == [4]
+    assert splits((1024,), 8, configs) == [1, 4, 16, 64]
+    assert splits((2048,) * 256, 8, configs) == [1]
+    assert splits((2048,) * 256, 32, configs) == [1]
+    assert splits((16384,) * 32, 8, configs) == [1, 4]
 
 
 @pytest.mark.parametrize("kernel", list(COMPILED))
