@@ -115,17 +115,20 @@ def test_wide_tiles_are_right(tile: str, dtype: str, scales: str, arch: object) 
         assert torch.equal(first, second), dims
 
 
-SPECIALISED_TILES = [(128, 128), (64, 256), (64, 128), (128, 64), (128, 256), (128, 160), (128, 192), (64, 160),
-                     (64, 192), (128, 96)]  # fmt: skip
+SPECIALISED_TILES = [(128, 128, 1), (64, 256, 1), (64, 128, 1), (128, 64, 1), (128, 256, 1), (128, 160, 1),
+                     (128, 192, 1), (64, 160, 1), (64, 192, 1), (128, 96, 1), (128, 256, 2), (128, 320, 2),
+                     (128, 160, 2)]  # fmt: skip
 FORMATS = [("fp8", "tensor"), ("fp8", "row"), ("fp8_fast", "row"), ("fp8_block128", "block")]
 
 
 @pytest.mark.parametrize("tile", SPECIALISED_TILES)
 @pytest.mark.parametrize(("dtype", "scales"), FORMATS)
-def test_warp_specialised_kernels_are_right(dtype: str, scales: str, tile: tuple[int, int], arch: object) -> None:
+def test_warp_specialised_kernels_are_right(dtype: str, scales: str, tile: tuple[int, int, int], arch: object) -> None:
     """Ragged, smaller than a tile, more tiles than SMs, trips that no promotion divides; the bits of other kernels."""
-    block_m, block_n = tile
-    config = make_config(block_m=block_m, block_n=block_n, schedule="warp_specialized", load="tma")
+    block_m, block_n, epilogue_split = tile
+    config = make_config(
+        block_m=block_m, block_n=block_n, schedule="warp_specialized", load="tma", epilogue_split=epilogue_split
+    )
     plain = make_config(schedule="persistent", load="tma")
     if dtype != "fp8_fast" and block_m * block_n > 128 * 192:
         pytest.skip("a promoted sum of this size does not fit the registers")

@@ -56,15 +56,17 @@ def test_right_on_ragged_problems(schedule: str, tile: tuple[int, int], layout: 
             assert relative_error(operands.out, gemm_reference(operands)) < MAX_RELATIVE_ERROR[dtype]
 
 
-SPECIALISED_TILES = [(128, 128), (128, 256), (64, 256), (64, 128), (128, 64), (128, 160), (128, 192), (64, 160),
-                     (64, 192), (128, 80)]  # fmt: skip
+SPECIALISED_TILES = [(128, 128, 1), (128, 256, 1), (64, 256, 1), (64, 128, 1), (128, 64, 1), (128, 160, 1),
+                     (128, 192, 1), (64, 160, 1), (64, 192, 1), (128, 80, 1), (128, 256, 2), (128, 320, 2),
+                     (64, 320, 2)]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("tile", SPECIALISED_TILES)
-def test_warp_specialised_kernels_sum_as_others_do(tile: tuple[int, int], dtype: str, arch: object) -> None:
+def test_warp_specialised_kernels_sum_as_others_do(tile: tuple[int, int, int], dtype: str, arch: object) -> None:
     """Smaller than a tile, more tiles than SMs, one trip and many: right, and the bits of a plain persistent kernel."""
-    config = make_config(**SCHEDULES["specialised"], block_m=tile[0], block_n=tile[1])
+    block_m, block_n, epilogue_split = tile
+    config = make_config(**SCHEDULES["specialised"], block_m=block_m, block_n=block_n, epilogue_split=epilogue_split)
     plain = make_config(schedule="persistent", load="tma", num_warps=8, block_n=128)
     for dims in ((301, 712, 1416), (1, 72, 1416), (2000, 3208, 656), (5000, 4104, 64)):
         for activation in ("none", "gelu", "silu"):

@@ -45,7 +45,7 @@ def make_config(**fields: object) -> KernelConfig:
         ({}, {"num_stages": 9}, "shared memory"),
         ({}, {"schedule": "warp_specialized", "num_warps": 4}, "num_warps=8"),
         ({}, {"schedule": "warp_specialized", "load": "pointer"}, "load=tma"),
-        ({}, {"schedule": "warp_specialized", "epilogue_split": 2}, "epilogue_split=1"),
+        ({}, {"schedule": "warp_specialized", "epilogue_split": 4}, "epilogue_split must be 1 or 2"),
         ({}, {"schedule": "warp_specialized", "block_k": 64}, "block_k of 128 B"),
         ({}, {"schedule": "warp_specialized", "num_stages": 1}, "num_stages of at least 2"),
         ({}, {"schedule": "warp_specialized", "block_m": 256}, "two parts of 64 rows"),
@@ -82,7 +82,8 @@ def test_the_space(dtype: str) -> None:
     block_ks = {config["block_k"] for config in space}
     assert block_ks == ({128} if dtype == "fp8_block128" else {128, 256})
     widths = {config["block_n"] for config in space}
-    assert widths == {64, 128} | (set() if dtype == "fp8_block128" else {80, 96, 160, 192, 256})
+    of_each = {"fp8": {80, 96, 160, 192, 256}, "fp8_fast": {80, 96, 160, 192, 256, 320}, "fp8_block128": set()}
+    assert widths == {64, 128} | of_each[dtype]
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

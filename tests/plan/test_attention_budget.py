@@ -64,7 +64,7 @@ def test_a_plan_keeps_its_budget(kernel: str) -> None:
 
 
 def test_a_decode_step_that_could_be_spread_is_not_left_to_a_few_ctas() -> None:
-    """Neither a GPU that is idle for long nor splits without need; a short cache, or one without splits, may be both."""
+    """Neither a GPU that is idle for long nor splits without need; a short cache or one part may be both."""
     configs = [entry.config for entry in COMPILED["attention_decode"]]
 
     def splits(lengths: tuple[int, ...], kv_heads: int, among: list[KernelConfig]) -> list[object]:

@@ -86,6 +86,8 @@ _SPECIALIZED_FAMILIES = (
 
 _UNPROMOTED_FAMILIES = (
     ConfigFamily("warp_specialized", ((128, 256, 128),), (8,), (3,), (4, 8, 16)),
+    ConfigFamily("warp_specialized", ((128, 256, 128),), (8,), (4,), (4, 8, 16), epilogue_split=(2,)),
+    ConfigFamily("warp_specialized", ((128, 320, 128),), (8,), (3,), (8, 16), epilogue_split=(2,)),
     ConfigFamily("tile", ((64, 256, 128),), (4,), (3, 4)),
     ConfigFamily("tile", ((128, 128, 128),), (4,), (4, 6), (8, 16)),
     ConfigFamily("tile", ((256, 128, 128),), (8,), (3, 4), (8, 16), epilogue_split=(1, 2)),

@@ -98,11 +98,12 @@ _TMA_FAMILIES = (
     ConfigFamily("split_k", ((128, 160, 64), (128, 192, 64)), (4,), (4,), split_k=(2, 3, 4)),
     ConfigFamily("persistent", ((64, 128, 64), (64, 128, 128)), (4,), (3, 4), (8,), epilogue_split=(1, 2)),
     ConfigFamily("persistent", ((64, 256, 64),), (4,), (3, 4), (8,), epilogue_split=(1, 2)),
-    # One warp loads, two warpgroups multiply.
-    ConfigFamily("warp_specialized", ((128, 256, 64),), (8,), (3,), (4, 8, 16)),
-    ConfigFamily("warp_specialized", ((128, 128, 64),), (8,), (5, 6), (8, 16)),
+    # One warp loads, two warpgroups multiply: as many stages as fit, since no second CTA would.
+    ConfigFamily("warp_specialized", ((128, 256, 64),), (8,), (4,), (4, 8, 16), epilogue_split=(2,)),
+    ConfigFamily("warp_specialized", ((128, 320, 64),), (8,), (3,), (8, 16), epilogue_split=(2,)),
+    ConfigFamily("warp_specialized", ((128, 128, 64),), (8,), (6,), (8, 16)),
     ConfigFamily("warp_specialized", ((64, 256, 64),), (8,), (4,)),
-    ConfigFamily("warp_specialized", ((64, 128, 64), (128, 64, 64)), (8,), (6, 8)),
+    ConfigFamily("warp_specialized", ((64, 128, 64), (128, 64, 64)), (8,), (8,)),
     ConfigFamily("warp_specialized", ((128, 160, 64),), (8,), (5,), (8, 16)),
     ConfigFamily("warp_specialized", ((128, 192, 64),), (8,), (4,), (8, 16)),
     ConfigFamily("warp_specialized", ((128, 80, 64), (128, 96, 64)), (8,), (7,)),

@@ -58,8 +58,8 @@ def specialized_variant(
     constants = {
         "PARTS_M": parts_m, "PARTS_N": parts_n, "REST": rest, "GROUP_M": config["group_m"],
         "STAGES": config["num_stages"], "REGISTERS": _REGISTERS, "PROMOTE": promote, "HAS_SCALES": has_scales,
-        "SCALE_BLOCK": scale_block, "UNIT_K": units[0], "UNIT_N": units[1], "HAS_BIAS": has_bias,
-        "ACTIVATION": activation,
+        "SCALE_BLOCK": scale_block, "UNIT_K": units[0], "UNIT_N": units[1],
+        "EPILOGUE_SPLIT": config["epilogue_split"], "HAS_BIAS": has_bias, "ACTIVATION": activation,
     }  # fmt: skip
     return KernelVariant(
         specialized_kernel, constants, _LAUNCHED_WARPS, int(config["num_stages"]), arch,
@@ -74,9 +74,11 @@ def specialized_descriptors(a: Any, b: Any, out: Any, config: KernelConfig) -> t
     """
     parts_m, _ = specialized_parts(config)
     rows, block_k = int(config["block_m"]) // parts_m, int(config["block_k"])
-    of_b = (_describe(b, width, block_k) for width in _widths(config))
-    of_c = (_describe(out, rows, width) for width in _widths(config))
-    return (_describe(a, rows, block_k), *of_b, *of_c)
+    width, rest = _widths(config)
+    return (
+        _describe(a, rows, block_k), _describe(b, width, block_k), _describe(b, rest, block_k),
+        _describe(out, rows, width // int(config["epilogue_split"])), _describe(out, rows, rest),
+    )  # fmt: skip
 
 
 def _widths(config: KernelConfig) -> tuple[int, int]:

@@ -5,7 +5,8 @@
 One warp loads tiles by TMA into a ring of ``STAGES`` buffers, ahead of two warpgroups that multiply, each its own half
 of the CTA's tile: 64 rows of two, or half of the columns where the tile has 64 rows. Each CTA walks over tiles, and
 the loads of the next one hide behind the epilogue of the last. Where a half's columns are no power of two, they are
-two parts with an accumulator each, as in `wavetune.kernels.gemm_pair_device`: ``REST`` columns beside the others.
+two parts with an accumulator each, as in `wavetune.kernels.gemm_pair_device`: ``REST`` columns beside the others. With
+``EPILOGUE_SPLIT`` 2 the first part is stored in halves, one after the other, and leaves room for another buffer.
 
 What that buys: an fp8 sum has to leave the matrix unit now and then (see `wavetune.kernels.gemm_scaled_device`), and
 while one warpgroup adds, the other multiplies. In a kernel whose warps all run the same loop both add at once, and the
@@ -245,13 +246,19 @@ def store_part(
 
 
 @gluon.jit
+def halves(x):
+    """Return the left and the right half of the columns: of each thread's registers, nothing moves."""
+    return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
+
+
+@gluon.jit
 def multiply_tiles(
     a_desc, b_desc, c_desc, c_rest_desc, bias_ptr, scale_a_ptr, scale_b_ptr,
     a_ring, b_ring, b_rest_ring, c_boxes, c_rest_boxes, full, empty, m, n, k,
     scale_a_row, scale_a_block, scale_b_row, scale_b_block,
     PART: gl.constexpr, PARTS_M: gl.constexpr, PARTS_N: gl.constexpr, REST: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, PROMOTE: gl.constexpr, HAS_SCALES: gl.constexpr, SCALE_BLOCK: gl.constexpr,
-    HAS_BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+    EPILOGUE_SPLIT: gl.constexpr, HAS_BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Multiply, scale, finish and store one half of every tile."""
     ROWS: gl.constexpr = a_desc.block_shape[0]
@@ -301,10 +308,22 @@ def multiply_tiles(
                 PART_M, PART_N, PARTS_M, PARTS_N, REST, STAGES, BLOCK_K,
             )  # fmt: skip
         IS_SCALED: gl.constexpr = HAS_SCALES and SCALE_BLOCK == 0
-        store_part(
-            total, c_boxes.index(PART), c_desc, bias_ptr, scale_a_ptr, scale_b_ptr, start_m, start_n, m, n,
-            scale_a_row, scale_b_row, PENDING, IS_SCALED, HAS_BIAS, ACTIVATION,
-        )  # fmt: skip
+        if EPILOGUE_SPLIT == 2:
+            left, right = halves(total)
+            store_part(
+                left, c_boxes.index(PART), c_desc, bias_ptr, scale_a_ptr, scale_b_ptr, start_m, start_n, m, n,
+                scale_a_row, scale_b_row, PENDING, IS_SCALED, HAS_BIAS, ACTIVATION,
+            )  # fmt: skip
+            # In the same box.
+            store_part(
+                right, c_boxes.index(PART), c_desc, bias_ptr, scale_a_ptr, scale_b_ptr,
+                start_m, start_n + WIDTH // 2, m, n, scale_a_row, scale_b_row, 0, IS_SCALED, HAS_BIAS, ACTIVATION,
+            )  # fmt: skip
+        else:
+            store_part(
+                total, c_boxes.index(PART), c_desc, bias_ptr, scale_a_ptr, scale_b_ptr, start_m, start_n, m, n,
+                scale_a_row, scale_b_row, PENDING, IS_SCALED, HAS_BIAS, ACTIVATION,
+            )  # fmt: skip
         if REST > 0:
             store_part(
                 rest, c_rest_boxes.index(PART), c_rest_desc, bias_ptr, scale_a_ptr, scale_b_ptr,
@@ -319,7 +338,8 @@ def specialized_kernel(
     scale_a_row: "i64", scale_a_block: "i64", scale_b_row: "i64", scale_b_block: "i64",
     PARTS_M: gl.constexpr, PARTS_N: gl.constexpr, REST: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
     REGISTERS: gl.constexpr, PROMOTE: gl.constexpr, HAS_SCALES: gl.constexpr, SCALE_BLOCK: gl.constexpr,
-    UNIT_K: gl.constexpr, UNIT_N: gl.constexpr, HAS_BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+    UNIT_K: gl.constexpr, UNIT_N: gl.constexpr, EPILOGUE_SPLIT: gl.constexpr, HAS_BIAS: gl.constexpr,
+    ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Walk over tiles: the CTA's own four warps and four more multiply, one loads."""
     n *= UNIT_N
@@ -351,7 +371,8 @@ def specialized_kernel(
                     a_desc, b_desc, c_desc, c_rest_desc, bias_ptr, scale_a_ptr, scale_b_ptr,
                     a_ring, b_ring, b_rest_ring, c_boxes, c_rest_boxes, full, empty, m, n, k,
                     scale_a_row, scale_a_block, scale_b_row, scale_b_block,
-                    0, PARTS_M, PARTS_N, REST, GROUP_M, STAGES, PROMOTE, HAS_SCALES, SCALE_BLOCK, HAS_BIAS, ACTIVATION,
+                    0, PARTS_M, PARTS_N, REST, GROUP_M, STAGES, PROMOTE, HAS_SCALES, SCALE_BLOCK, EPILOGUE_SPLIT,
+                    HAS_BIAS, ACTIVATION,
                 ),
             ),
             (
@@ -360,7 +381,8 @@ def specialized_kernel(
                     a_desc, b_desc, c_desc, c_rest_desc, bias_ptr, scale_a_ptr, scale_b_ptr,
                     a_ring, b_ring, b_rest_ring, c_boxes, c_rest_boxes, full, empty, m, n, k,
                     scale_a_row, scale_a_block, scale_b_row, scale_b_block,
-                    1, PARTS_M, PARTS_N, REST, GROUP_M, STAGES, PROMOTE, HAS_SCALES, SCALE_BLOCK, HAS_BIAS, ACTIVATION,
+                    1, PARTS_M, PARTS_N, REST, GROUP_M, STAGES, PROMOTE, HAS_SCALES, SCALE_BLOCK, EPILOGUE_SPLIT,
+                    HAS_BIAS, ACTIVATION,
                 ),
             ),
             (

@@ -23,7 +23,7 @@ MAX_TMA_BOX = 256
 MIN_TILE = 16
 """Rows, columns and depth of the smallest tile that Triton gives to a matrix instruction (``tl.dot``)."""
 
-PAIR_WIDTHS = {80: 64, 96: 64, 160: 128, 192: 128}
+PAIR_WIDTHS = {80: 64, 96: 64, 160: 128, 192: 128, 320: 256}
 """Tile widths made of two parts, and the columns of the left part; see `wavetune.kernels.gemm_pair_device`."""
 
 SPECIALIZED_WARPS = 8
@@ -84,8 +84,8 @@ def _specialized_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSp
         return f"warp_specialized kernels are for sm_90, {arch.name} is {arch.target}"
     if not (dtype.is_scaled or dtype.name in ("bf16", "fp16")) or problem.layout != "nk":
         return f"warp_specialized kernels take bf16, fp16 and fp8 in layout nk, not {dtype.name} in {problem.layout}"
-    if config["load"] != "tma" or config["epilogue_split"] != 1:
-        return "schedule warp_specialized needs load=tma and epilogue_split=1"
+    if config["load"] != "tma":
+        return "schedule warp_specialized needs load=tma"
     if config["num_warps"] != SPECIALIZED_WARPS:
         return f"schedule warp_specialized has num_warps={SPECIALIZED_WARPS} that multiply, got {config['num_warps']}"
     if int(config["num_stages"]) < MIN_SPECIALIZED_STAGES:
@@ -149,14 +149,15 @@ def _tile_reason(config: KernelConfig) -> str | None:
     if min(tile) < MIN_TILE:
         return f"a matrix instruction needs tiles of at least {MIN_TILE} x {MIN_TILE} x {MIN_TILE}"
     if config["load"] == "tma":
-        if max(tile) > MAX_TMA_BOX:
+        if max(block_m, PAIR_WIDTHS.get(block_n, block_n), tile[2]) > MAX_TMA_BOX:
             return f"a TMA box has at most {MAX_TMA_BOX} elements a side"
     elif epilogue_split != 1 or is_pair:
         return f"epilogue_split={epilogue_split} with block_n={block_n} needs load=tma"
     if epilogue_split not in (1, 2):
         return f"epilogue_split must be 1 or 2, got {epilogue_split}"
-    if epilogue_split == 2 and (config["schedule"] == "split_k" or is_pair):
-        return "epilogue_split=2 applies neither to split_k nor to a tile of two parts"
+    is_whole = config["schedule"] == "split_k" or (is_pair and config["schedule"] != "warp_specialized")
+    if epilogue_split == 2 and is_whole:
+        return "epilogue_split=2 applies neither to split_k nor, unless warp_specialized, to a tile of two parts"
     if is_pair and block_m < WARPGROUP_ROWS:
         return f"block_n={block_n} needs block_m of at least {WARPGROUP_ROWS}"
     return None
