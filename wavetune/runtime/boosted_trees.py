@@ -17,7 +17,7 @@ from typing import TypeAlias, Union
 Node: TypeAlias = Union[float, "tuple[int, float, Node, Node]"]
 """A leaf, or the number of a feature, a threshold, and where to go if the feature is at most that, or more."""
 
-MAX_LEAVES = 32
+MAX_LEAVES = 64
 """Most leaves of a tree: the bits of its part of a mask."""
 
 
@@ -43,7 +43,7 @@ class BoostedTrees:
             leaves: list[float] = []
             self.all_leaves |= _number(tree, MAX_LEAVES * index, leaves, questions)
             self._values.append({1 << bit: value for bit, value in enumerate(leaves)})
-        self._words = struct.Struct(f"<{len(trees)}I")
+        self._words = struct.Struct(f"<{len(trees)}Q")
         self._masks: dict[int, tuple[list[float], list[int]]] = {}
         for feature, asked in questions.items():
             thresholds, masks = [], [self.all_leaves]

@@ -95,13 +95,14 @@ class FamilyChooser:
         known = self._exact.get(dims)
         if known is not None and self.model.forms[known[0]] in self._forms:
             return FamilyChoice(self.model.forms[known[0]].config, Source.EXACT, known[1])
-        ranked = self.rank(dims)
-        if not ranked:
+        latencies = self._latencies(dims)
+        if not latencies:
             return None
-        best = ranked[0]
-        if best.latency_us == 0.0:
+        best = min(latencies)
+        if best == 0.0:
             return self.default(dims)
-        return FamilyChoice(best.config, Source.NEAREST if self.is_near(dims) else Source.MODEL, best.latency_us)
+        source = Source.NEAREST if self.is_near(dims) else Source.MODEL
+        return FamilyChoice(self._forms[latencies.index(best)].config, source, best)
 
     def default(self, dims: tuple[int, ...]) -> FamilyChoice | None:
         """Return the model's default configuration, or the best predicted one where that is not usable.
