@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from wavetune.core.problem import GemmProblem
 from wavetune.mapping.family_legality import illegal_reason
 from wavetune.mapping.legality import refusal
 from wavetune.pipeline.family_jobs import find_job
+from wavetune.plan.attention_plan import MAX_POINTS
 from wavetune.report.accuracy import evaluate_model
 from wavetune.report.anatomy import dissect
 from wavetune.report.family_accuracy import evaluate_family
@@ -79,8 +81,9 @@ def test_the_facts_of_a_calibration_are_complete(path: Path) -> None:
     facts = json.loads((EVIDENCE / names_of(read(path))[2]).read_text())
     assert facts["environment"]["gpu_name"] == "NVIDIA H200"
     assert {"sm_clock_mhz", "throttle_reasons", "launch_floor_us"} <= set(facts["conditions"])
-    assert facts["measured"] < 40_000
+    assert facts["measured"] <= MAX_POINTS
     if path in GEMM_MODELS:
+        assert facts["measured"] < 40_000
         assert facts["seconds"]["sparse"] + facts["seconds"]["dense"] < 70
     else:
         assert facts["seconds"]["measuring"] < 100
@@ -97,7 +100,7 @@ def test_exact_answers_are_what_was_measured(path: Path) -> None:
         entry = shipped.exact[dims]
         index, told_us = (entry.config_index, entry.latency_us) if path in GEMM_MODELS else entry
         assert told_us == pytest.approx(read_us[shipped.forms[index].config], abs=0.001)
-        fastest_us = min(us for config, us in read_us.items() if config in modelled)
+        fastest_us = min((us for config, us in read_us.items() if config in modelled), default=math.inf)
         assert told_us <= fastest_us * (1.0 + margin) + 0.001
 
 
