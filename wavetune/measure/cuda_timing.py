@@ -1,10 +1,12 @@
-"""Timing on a CUDA GPU: three methods over the same bound launches.
+"""Timing on a CUDA GPU: four methods over the same bound launches.
 
 `StreamTimer` is the method of calibration. A server runs kernels back to back, captured in graphs, on weights that
 left the cache long ago. Capturing a graph for a point can cost more than timing it, so the launches are
 queued one behind another on a busy stream, each on its own window of a large data pool, with an event between
 batches. The host stays ahead of the GPU: a spin kernel gives it a lead, and a reading during which the GPU may
-have waited for the host is thrown away. `GraphTimer` is the yardstick; `time_sustained` shows the power limit.
+have waited for the host is thrown away. `GraphTimer` is the yardstick; its brief graphs calibrate calls of several
+kernels that take a few microseconds, whose gaps a stream does not show as they are. `time_sustained` shows the power
+limit.
 
 How well it ranks, on an H200 (2026-11, Triton 3.6, bf16), linear layers of three models, m = 1 to 4096:
 
