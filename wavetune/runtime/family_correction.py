@@ -129,11 +129,16 @@ class CorrectionTrees:
         corrected, slowest = list(latencies), 0.0
         of_sizes = self._trees.mask(dims, self._first_size)
         first_count = self._first_size + len(dims)
+        of_launch: dict[tuple[int, int], int] = {}
         for index in order[:N_CONTENDERS]:
-            if shapes[index].grid_size:
+            shape = shapes[index]
+            if shape.grid_size:
                 place = places[index]
-                counts = launch_features(shapes[index], self._resident[place], num_sms)
-                left = self._of_form[place] & of_sizes & self._trees.mask(counts, first_count)
+                # Forms of one tile have one launch, as a rule the same object.
+                launch = id(shape), self._resident[place]
+                if launch not in of_launch:
+                    of_launch[launch] = self._trees.mask(launch_features(shape, launch[1], num_sms), first_count)
+                left = self._of_form[place] & of_sizes & of_launch[launch]
                 total = min(max(self._trees.total(left), -MAX_LOG_FACTOR), MAX_LOG_FACTOR)
                 corrected[index] *= math.exp(total)
                 slowest = max(slowest, corrected[index])
