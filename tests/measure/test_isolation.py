@@ -1,6 +1,8 @@
 """Tasks in disposable processes."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -66,6 +68,19 @@ def test_a_worker_that_cannot_start_ends_the_run(tmp_path: Path) -> None:
     """A broken setup is not blamed on the items."""
     with pytest.raises(RunnerError, match="no device"):
         run(["a"], tmp_path / "mark", setup=failing_setup)
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
+    """Its workers import it, and would begin it again."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from wavetune.measure.isolation import run_isolated\n"
+        "print(list(run_isolated(abs, [-1, -2], setup=print, n_workers=2, time_limit_s=30.0)))\n"
+    )
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("wavetune.errors.RunnerError: worker processes end before")
+    assert "if __name__ == '__main__':" in result.stderr.splitlines()[-1]
 
 
 def test_workers_see_the_environment_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

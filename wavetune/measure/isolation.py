@@ -23,6 +23,9 @@ TIMED_OUT = "timed_out"
 RAISED = "raised"
 SETUP_FAILED = "setup_failed"
 
+_BEGUN = "begun"
+"""A worker's first message: it could import what its main module needs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -52,6 +55,7 @@ class _Worker:
     pipe: Connection
     index: int
     deadline: float
+    has_begun: bool = False
 
 
 def run_isolated(
@@ -95,7 +99,7 @@ def run_isolated(
     Raises
     ------
     RunnerError
-        If ``setup`` raises: no item could be run.
+        If ``setup`` raises, or a worker cannot begin: no item could be run.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
@@ -158,12 +162,23 @@ def run_isolated(
             _end(worker)
 
 
-def _receive(worker: _Worker) -> Outcome:
+def _receive(worker: _Worker) -> Outcome | None:
+    """Return how an item ended, None if the worker only says that it has begun."""
     try:
-        index, failure, payload = worker.pipe.recv()
+        message = worker.pipe.recv()
     except (EOFError, OSError):
         worker.process.join(1.0)
-        return Outcome(worker.index, None, CRASHED, f"the process ended with exit code {worker.process.exitcode}")
+        code = worker.process.exitcode
+        if not worker.has_begun and code == 1:
+            raise RunnerError(
+                "worker processes end before they begin; a script that measures has to do so below "
+                "`if __name__ == '__main__':`, because its workers import it"
+            ) from None
+        return Outcome(worker.index, None, CRASHED, f"the process ended with exit code {code}")
+    if message == _BEGUN:
+        worker.has_begun = True
+        return None
+    index, failure, payload = message
     if failure == SETUP_FAILED:
         raise RunnerError(f"a worker process cannot start: {payload}")
     if failure:
@@ -188,6 +203,8 @@ def _serve(
     os.environ.clear()
     os.environ.update(environment)
     is_set_up = False
+    with suppress(OSError):  # it may not be needed any more, which the first item would say
+        pipe.send(_BEGUN)
     while True:
         try:
             index, item = pipe.recv()
