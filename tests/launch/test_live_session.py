@@ -160,7 +160,7 @@ class MadeUpCuda:
         monkeypatch.setattr(capture, "cuda_driver", lambda: self.driver)
         monkeypatch.setattr(live_session, "load_kernels", lambda gpu, dtype: self.calls.append(f"loaded for {dtype}"))
         monkeypatch.setattr(live_session, "private_stream", lambda gpu: self.stream("private"))
-        monkeypatch.setattr(live_session, "RoundByRoundTimer", lambda stream, flush: ("timer", stream, flush))
+        monkeypatch.setattr(live_session, "StreamTimer", lambda stream, flush: ("timer", stream, flush))
         monkeypatch.setattr(live_session, "cache_flush", lambda data: data)
         monkeypatch.setattr(
             live_session, "DataWindows", lambda dtype, device, *sizes, **more: DataWindows(dtype, "cpu", *sizes, **more)
@@ -271,7 +271,7 @@ def test_a_round_is_read_in_the_order_given(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(live_session, "DataWindows", lambda dtype, device, n_bytes: DataWindows(dtype, "cpu", n_bytes))
     for dtype in ("bf16", "fp8"):
         live_session.load_kernels.__wrapped__(0, dtype)
-    timer = live_session.RoundByRoundTimer(stream, cuda_timing.cache_flush(torch.zeros(4096)))
+    timer = live_session.StreamTimer(stream, cuda_timing.cache_flush(torch.zeros(4096)))
     slow, fast = (Candidate([lambda name=name: launched.append(name)] * 3) for name in ("slow", "fast"))
     assert timer.read([fast, slow], [2, 1]) == [500.0, 1000.0]
     assert launched == ["fast", "fast", "slow"]

@@ -31,7 +31,7 @@ MAX_LOOKS = 2
 
 
 class RoundTimer(Protocol):
-    """Times launches in a given order, as `wavetune.launch.live_session.RoundByRoundTimer` does."""
+    """Times launches in a given order, as `wavetune.measure.cuda_timing.StreamTimer` does."""
 
     def read(self, candidates: Sequence[Candidate], sizes: Sequence[int]) -> list[float | None]:
         """Return microseconds of one launch of each candidate, from ``sizes`` of them; None if not to be trusted."""

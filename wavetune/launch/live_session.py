@@ -90,27 +90,6 @@ def row_alignment(problem: Any) -> int:
     return max(int(getattr(problem, "alignment", 1)), 1)
 
 
-class RoundByRoundTimer(StreamTimer):
-    """`StreamTimer` whose rounds are asked for one by one."""
-
-    def read(self, candidates: Sequence[Candidate], sizes: Sequence[int]) -> list[float | None]:
-        """Time one round.
-
-        Parameters
-        ----------
-        candidates : sequence of Candidate
-            In the order of their launches.
-        sizes : sequence of int
-            Launches of each.
-
-        Returns
-        -------
-        list of float or None
-            Microseconds of one launch of each; None if the GPU may have waited for the host.
-        """
-        return self._round(candidates, sizes)
-
-
 @cache
 def load_kernels(gpu: int, dtype: str) -> None:
     """Let torch load the kernels that a session uses, once in a process; a session counts it as compiling.
@@ -123,7 +102,7 @@ def load_kernels(gpu: int, dtype: str) -> None:
         Of the data.
     """
     pool = DataWindows(dtype, f"cuda:{gpu}", 2**16).inputs
-    RoundByRoundTimer(private_stream(gpu), cache_flush(pool)).read([Candidate([lambda: None])], [1])
+    StreamTimer(private_stream(gpu), cache_flush(pool)).read([Candidate([lambda: None])], [1])
 
 
 class LiveSession:
@@ -175,7 +154,7 @@ class LiveSession:
         flush = pool[: ROTATION_CACHES * self._arch.l2_bytes // pool.element_size()]
         # The data comes from the current stream, and so may memory that work there has only just let go of.
         self._stream.wait_stream(torch.cuda.current_stream(gpu))
-        self.timer = RoundByRoundTimer(self._stream, cache_flush(flush))
+        self.timer = StreamTimer(self._stream, cache_flush(flush))
 
     def bind(self, config: KernelConfig) -> Candidate:
         """Compile a configuration if need be, and bind its launches; `compile_s` grows by what compiling took.

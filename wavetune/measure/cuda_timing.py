@@ -32,7 +32,6 @@ from typing import Any
 from wavetune.kernels.call import Launch
 from wavetune.measure.timing import (
     CALIBRATION_RULE,
-    FINALIST_RULE,
     StoppingRule,
     launches_per_reading,
     median_half_width,
@@ -178,7 +177,7 @@ class StreamTimer:
         # Readings that are thrown away must not make the loop endless.
         for round_index in range(3 * rule.max_rounds):
             order = [active[i] for i in round_order(len(active), round_index)]
-            readings = self._round([candidates[i] for i in order], [batch[i] for i in order])
+            readings = self.read([candidates[i] for i in order], [batch[i] for i in order])
             for i, reading in zip(order, readings, strict=True):
                 if reading is None:
                     continue
@@ -194,19 +193,33 @@ class StreamTimer:
                 break
         return [candidate.timing() for candidate in candidates]
 
-    def _round(self, order: Sequence[Candidate], sizes: Sequence[int]) -> list[float | None]:
+    def read(self, candidates: Sequence[Candidate], sizes: Sequence[int]) -> list[float | None]:
+        """Time one round.
+
+        Parameters
+        ----------
+        candidates : sequence of Candidate
+            In the order of their launches.
+        sizes : sequence of int
+            Launches of each.
+
+        Returns
+        -------
+        list of float or None
+            Microseconds of one launch of each; None if the GPU may have waited for the host.
+        """
         torch, stream = self._torch, self._stream
-        while len(self._events) < 2 * len(order) + 2:
+        while len(self._events) < 2 * len(candidates) + 2:
             self._events.append(timing_event())
-        starts, ends = self._events[: len(order)], self._events[len(order) + 1 :]
-        starved = [False] * len(order)
+        starts, ends = self._events[: len(candidates)], self._events[len(candidates) + 1 :]
+        starved = [False] * len(candidates)
         with torch.cuda.stream(stream):
             self._flush()
             self._spin(LEAD_US)
             previous = starts[0]
             previous.record(stream)
             first_of: list[Any] = []
-            for index, (candidate, size) in enumerate(zip(order, sizes, strict=True)):
+            for index, (candidate, size) in enumerate(zip(candidates, sizes, strict=True)):
                 first_of.append(previous)
                 for launch in candidate.launches[:size]:
                     launch()
@@ -222,7 +235,7 @@ class StreamTimer:
         self.starved_readings += sum(starved)
         return [
             None if starved[i] else max(first_of[i].elapsed_time(ends[i]) * 1e3 - self.event_cost_us, 1e-3) / sizes[i]
-            for i in range(len(order))
+            for i in range(len(candidates))
         ]
 
     def _spin(self, duration_us: float) -> None:
@@ -357,42 +370,3 @@ def cache_flush(data: Any) -> Callable[[], None]:
         torch.amax(rows, dim=1, out=sink)
 
     return flush
-
-
-def measure_replay_cost(timer: GraphTimer, empty: Launch) -> float:
-    """Return what a replay takes beside its launches, microseconds: the intercept of graphs of empty launches."""
-    few, many = 2, 22
-    candidates = [Candidate([empty] * few), Candidate([empty] * many)]
-    timer.time(candidates, FINALIST_RULE)
-    few_us, many_us = (median(each.readings) * len(each.launches) for each in candidates)
-    return max(few_us - few * (many_us - few_us) / (many - few), 0.0)
-
-
-def measure_event_cost(timer: StreamTimer, empty: Launch, n_rounds: int = 15) -> tuple[float, float]:
-    """Measure the cost of an event pair and the floor of a launch on a busy stream.
-
-    Parameters
-    ----------
-    timer : StreamTimer
-        Its ``event_cost_us`` must be 0.
-    empty : callable
-        Launches a kernel that does nothing.
-
-    Returns
-    -------
-    event_cost_us : float
-        Intercept of the time of a batch of empty launches, microseconds.
-    floor_us : float
-        Slope: time from one empty kernel to the next.
-    """
-    few, many = 2, 22
-    candidates = [Candidate([empty] * few), Candidate([empty] * many)]
-    readings: tuple[list[float], list[float]] = ([], [])
-    for _ in range(n_rounds):
-        for kept, reading, size in zip(readings, timer._round(candidates, [few, many]), (few, many), strict=True):
-            if reading is not None:
-                kept.append(reading * size)
-    if not readings[0] or not readings[1]:
-        return 0.0, 0.0
-    floor_us = (median(readings[1]) - median(readings[0])) / (many - few)
-    return max(median(readings[0]) - few * floor_us, 0.0), floor_us

@@ -23,12 +23,11 @@ from wavetune.measure.cuda_timing import (
     StreamTimer,
     Timing,
     cache_flush,
-    measure_event_cost,
-    measure_replay_cost,
     new_stream,
     time_sustained,
     timing_event,
 )
+from wavetune.measure.launch_cost import measure_event_cost, measure_replay_cost
 from wavetune.measure.timing import (
     BRIEF_GRAPH_METHOD,
     BRIEF_US,
