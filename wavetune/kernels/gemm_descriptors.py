@@ -8,7 +8,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from wavetune.core.config import KernelConfig
 from wavetune.mapping.legality import MAX_TMA_BOX as MAX_TMA_BOX
-from wavetune.mapping.legality import PAIR_WIDTHS
+from wavetune.mapping.legality import column_parts
 
 
 def matrix_descriptor(tensor: Any, rows: int, columns: int) -> TensorDescriptor:
@@ -32,6 +32,5 @@ def output_descriptors(out: Any, config: KernelConfig) -> tuple[TensorDescriptor
 
 
 def _parts(config: KernelConfig) -> tuple[int, ...]:
-    block_n = int(config["block_n"])
-    left = PAIR_WIDTHS.get(block_n)
-    return (block_n,) if left is None else (left, block_n - left)
+    width, rest = column_parts(int(config["block_n"]))
+    return (width, rest) if rest else (width,)

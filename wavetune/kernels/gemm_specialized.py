@@ -10,7 +10,7 @@ from typing import Any
 from wavetune.core.arch import ArchSpec
 from wavetune.core.config import KernelConfig
 from wavetune.kernels.call import KernelVariant
-from wavetune.mapping.legality import PAIR_WIDTHS, specialized_parts
+from wavetune.mapping.legality import column_parts, specialized_parts
 
 _LAUNCHED_WARPS = 4
 """Warps of the partition that Triton counts as the CTA's own; the other partitions add theirs."""
@@ -84,9 +84,7 @@ def specialized_descriptors(a: Any, b: Any, out: Any, config: KernelConfig) -> t
 def _widths(config: KernelConfig) -> tuple[int, int]:
     """Return the columns of a warpgroup in its first part and in its second, which may be 0."""
     _, parts_n = specialized_parts(config)
-    columns = int(config["block_n"]) // parts_n
-    width = PAIR_WIDTHS.get(columns, columns)
-    return width, columns - width
+    return column_parts(int(config["block_n"]) // parts_n)
 
 
 def _describe(tensor: Any, rows: int, columns: int) -> Any:

@@ -72,6 +72,12 @@ def tma_reason(alignment: int, config: KernelConfig, arch: ArchSpec) -> str | No
     return None
 
 
+def column_parts(columns: int) -> tuple[int, int]:
+    """Return the columns of the left and of the right part of a tile's, or a warpgroup's; 0 where there is one part."""
+    width = PAIR_WIDTHS.get(columns, columns)
+    return width, columns - width
+
+
 def specialized_parts(config: KernelConfig) -> tuple[int, int]:
     """Return into how many parts the two warpgroups of a warp-specialised kernel cut the rows and columns of a tile."""
     return (2, 1) if int(config["block_m"]) > WARPGROUP_ROWS else (1, 2)
@@ -94,8 +100,7 @@ def _specialized_reason(problem: GemmProblem, config: KernelConfig, arch: ArchSp
         return f"schedule warp_specialized needs block_k of {SPECIALIZED_ROW_BYTES} B, got {config['block_k']} elements"
     block_m, block_n = int(config["block_m"]), int(config["block_n"])
     parts_m, parts_n = specialized_parts(config)
-    columns = block_n // parts_n
-    width = PAIR_WIDTHS.get(columns, columns)
+    width, _ = column_parts(block_n // parts_n)
     if block_m // parts_m != WARPGROUP_ROWS or width < WARPGROUP_ROWS or width & (width - 1):
         return f"schedule warp_specialized has two parts of 64 rows and 64 columns or more, got {block_m}x{block_n}"
     return None
@@ -149,7 +154,7 @@ def _tile_reason(config: KernelConfig) -> str | None:
     if min(tile) < MIN_TILE:
         return f"a matrix instruction needs tiles of at least {MIN_TILE} x {MIN_TILE} x {MIN_TILE}"
     if config["load"] == "tma":
-        if max(block_m, PAIR_WIDTHS.get(block_n, block_n), tile[2]) > MAX_TMA_BOX:
+        if max(block_m, column_parts(block_n)[0], tile[2]) > MAX_TMA_BOX:
             return f"a TMA box has at most {MAX_TMA_BOX} elements a side"
     elif epilogue_split != 1 or is_pair:
         return f"epilogue_split={epilogue_split} with block_n={block_n} needs load=tma"
